@@ -1,0 +1,1 @@
+//! Where a Snapshot comes from: manifests on disk, later a live cluster.

@@ -1,0 +1,1 @@
+//! The command line: the only place that prints, prompts, colours or uses anyhow.

@@ -1,0 +1,1 @@
+//! The tunnel connector: our connections to the edge.

@@ -1,0 +1,1 @@
+//! Setup of logs. What is logged and counted lives with the code that does it.
