@@ -1,0 +1,33 @@
+# Recipes for people who have `just`; ./test.sh is the same without it.
+
+# everything that the gate runs
+ci:
+    ./test.sh
+
+# one or more steps of it: just step unit edge
+step *names:
+    ./test.sh {{names}}
+
+# formatting, lints and unit tests: the loop while writing
+quick:
+    cargo fmt
+    cargo clippy --all-targets -- -D warnings
+    cargo test
+
+# rewrite golden outputs; read the diff before you commit it
+golden:
+    UPDATE_GOLDEN=1 cargo test --test golden
+
+# regenerate completions/ and man/
+generated:
+    cargo run --quiet -- generate completions --out-dir completions
+    cargo run --quiet -- generate man --out-dir man
+
+# regenerate the Gateway API types (needs kopium 0.24 and Go)
+types:
+    cargo install --locked kopium@0.24.1
+    lab/types.sh
+
+# the first command of the README, from the checkout
+local *args:
+    cargo run --release -- serve local --from-file examples/quickstart --demo-backends {{args}}
