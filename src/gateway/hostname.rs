@@ -74,6 +74,16 @@ impl Hostname {
         }
     }
 
+    /// Whether the two have a host in common; the same question as [`intersect`](Self::intersect), without the answer's text.
+    pub fn intersects(&self, other: &Self) -> bool {
+        match (self.wildcard_suffix(), other.wildcard_suffix()) {
+            (None, None) => self == other,
+            (None, Some(_)) => other.matches(&self.0),
+            (Some(_), None) => self.matches(&other.0),
+            (Some(mine), Some(theirs)) => mine.ends_with(theirs) || theirs.ends_with(mine),
+        }
+    }
+
     /// Orders by specificity: exact over wildcard, then more labels over fewer. Equal does not mean the same name.
     pub fn specificity(&self, other: &Self) -> Ordering {
         let rank = |h: &Self| (!h.is_wildcard(), h.0.split('.').count(), h.0.len());
@@ -170,6 +180,8 @@ mod tests {
         ] {
             assert_eq!(host(a).intersect(&host(b)), want.map(host), "{a} with {b}");
             assert_eq!(host(b).intersect(&host(a)), want.map(host), "{b} with {a}");
+            assert_eq!(host(a).intersects(&host(b)), want.is_some(), "{a} with {b}");
+            assert_eq!(host(b).intersects(&host(a)), want.is_some(), "{b} with {a}");
         }
     }
 

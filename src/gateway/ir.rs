@@ -136,7 +136,7 @@ pub struct Rule {
 }
 
 /// One match of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Match {
     /// Of an HTTPRoute.
@@ -146,7 +146,7 @@ pub enum Match {
 }
 
 /// HTTPRoute match; all parts must hold.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpMatch {
     /// The path, before any query.
@@ -163,7 +163,7 @@ pub struct HttpMatch {
 }
 
 /// GRPCRoute match; all parts must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrpcMatch {
     /// Full service name such as `helloworld.Greeter`.
@@ -178,7 +178,7 @@ pub struct GrpcMatch {
 }
 
 /// How a path is compared. Bytes as sent: nothing is decoded or normalised.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PathMatch {
     /// The whole path.
@@ -190,7 +190,7 @@ pub enum PathMatch {
 }
 
 /// A literal or an expression that must match the whole value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Text {
     /// Equal, case-sensitive.
@@ -200,7 +200,7 @@ pub enum Text {
 }
 
 /// A named value to compare: a header (name case-insensitive) or a query parameter (name case-sensitive).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ValueMatch {
     /// Name of the header or parameter.

@@ -162,7 +162,7 @@ impl TunnelToken {
         let secret = secret
             .and_then(|s| decode(s.as_bytes()))
             .filter(|s| !s.is_empty())
-            .map(|s| TunnelSecret(s))
+            .map(TunnelSecret)
             .ok_or(Field("tunnel secret"))?;
         let endpoint = endpoint.filter(|e| !e.is_empty());
         if endpoint.as_ref().is_some_and(|e| e.len() > 32 || !e.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')) {

@@ -1,0 +1,200 @@
+//! What a backendRef leads to: a Service's endpoints with the protocol to speak, or the reason why its share gets 500. A reference
+//! that cannot be used keeps its weight; a Service without ready endpoints stays a backend and answers 503 (S3 "Unavailable
+//! backends return a status, not a dial error").
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort as Port};
+
+use super::ctx::{Ctx, name, namespace};
+use super::endpoint::Endpoints;
+use super::reference_grant::{From as Referrer, Grants, To};
+use crate::gateway::finding::Code;
+use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::ir::{self, BackendKey, BackendProtocol, RouteKind};
+use crate::gateway::resource::gateway_api::backend_tls_policy::BackendTlsPolicy;
+use crate::gateway::resource::view::BackendRef;
+use crate::gateway::snapshot::{Coverage, Key, ServicePort, Snapshot};
+
+/// What a backendRef leads to.
+#[derive(Clone)]
+pub(super) enum Outcome {
+    /// A backend, and what is to be said about it.
+    Usable(Arc<Usable>),
+    /// Nothing that can be served.
+    Unusable(Code, String),
+}
+
+/// A backend that can be served.
+pub(super) struct Usable {
+    pub(super) key: BackendKey,
+    pub(super) backend: ir::Backend,
+    pub(super) note: Option<(Code, String)>,
+}
+
+/// Backends of a snapshot, each resolved once however many rules lead to it.
+pub(super) struct Backends<'s> {
+    endpoints: Endpoints<'s>,
+    /// BackendTLSPolicies by the Service that they target.
+    policies: BTreeMap<(&'s str, &'s str), Vec<Target<'s>>>,
+    resolved: BTreeMap<(&'s str, &'s str, u16, RouteKind), Outcome>,
+}
+
+struct Target<'s> {
+    policy: &'s BackendTlsPolicy,
+    section: Option<&'s str>,
+}
+
+impl<'s> Backends<'s> {
+    pub(super) fn new(snapshot: &'s Snapshot) -> Self {
+        let mut policies: BTreeMap<(&str, &str), Vec<Target<'_>>> = BTreeMap::new();
+        for policy in snapshot.backend_tls_policies.values() {
+            let targets = policy.spec.target_refs.iter();
+            for target in targets.filter(|t| (t.group.as_str(), t.kind.as_str()) == ("", "Service")) {
+                let target_of = Target { policy, section: target.section_name.as_deref() };
+                policies.entry((namespace(&policy.metadata), &target.name)).or_default().push(target_of);
+            }
+        }
+        Self { endpoints: Endpoints::new(snapshot), policies, resolved: BTreeMap::new() }
+    }
+
+    /// Resolves a reference from a route.
+    pub(super) fn resolve(
+        &mut self,
+        ctx: &mut Ctx<'s>,
+        grants: &Grants<'s>,
+        route: (RouteKind, &ObjectRef),
+        reference: &BackendRef<'s>,
+    ) -> Outcome {
+        let (kind, route) = route;
+        let to_namespace = reference.namespace.unwrap_or(&route.namespace);
+        let from = Referrer { kind: route.kind.as_str(), namespace: &route.namespace };
+        let to =
+            To { group: reference.group, kind: reference.kind, namespace: to_namespace, name: reference.name, lenient: true };
+        if !grants.permit(from, to) {
+            let message = format!(
+                "no ReferenceGrant lets namespace {} use {} {to_namespace}/{}",
+                route.namespace,
+                reference.kind.to_ascii_lowercase(),
+                reference.name
+            );
+            return Outcome::Unusable(Code::BackendNotPermitted, message);
+        }
+        match (reference.group, reference.kind) {
+            ("" | "core", "Service") => {}
+            ("multicluster.x-k8s.io", "ServiceImport") | ("cf.k8s.lex.la", "ExternalBackend") => {
+                let message = format!("a backend of kind {} is not part of this version", reference.kind);
+                return Outcome::Unusable(Code::BackendKindUnsupported, message);
+            }
+            (group, kind) => {
+                let group = if group.is_empty() { "the core group" } else { group };
+                return Outcome::Unusable(Code::BackendKindUnsupported, format!("{kind} of {group} is no kind of backend"));
+            }
+        }
+        let Some(port) = reference.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0) else {
+            let message = reference.port.map_or_else(|| "a Service needs a port".to_owned(), |p| format!("{p} is no port"));
+            return Outcome::Unusable(Code::BackendPortInvalid, message);
+        };
+        self.service(ctx, kind, to_namespace, reference.name, port)
+    }
+
+    fn service(&mut self, ctx: &mut Ctx<'s>, kind: RouteKind, namespace: &str, service: &str, port: u16) -> Outcome {
+        if let Some(outcome) = self.resolved.get(&(namespace, service, port, kind)) {
+            return outcome.clone();
+        }
+        let outcome = self.look_up(ctx, kind, namespace, service, port);
+        // Only what the snapshot names can be a key for as long as it lives; the rest is rare and cheap to judge again.
+        if let Some((key, _)) = ctx.snapshot.services.get_key_value(&Key::new(namespace, service)) {
+            self.resolved.insert((&key.namespace, &key.name, port, kind), outcome.clone());
+        }
+        outcome
+    }
+
+    fn look_up(&mut self, ctx: &mut Ctx<'s>, kind: RouteKind, namespace: &str, service: &str, port: u16) -> Outcome {
+        let snapshot = ctx.snapshot;
+        let given = given_by_hand(snapshot, namespace, service, port);
+        let Some(object) = snapshot.services.get(&Key::new(namespace, service)) else {
+            return match given {
+                Some(endpoints) => usable(kind, (namespace, service, port), None, endpoints),
+                None if *snapshot.coverage(Kind::Service) == Coverage::Complete => {
+                    Outcome::Unusable(Code::BackendNotFound, format!("there is no service {namespace}/{service}"))
+                }
+                None => {
+                    Outcome::Unusable(Code::BackendUnknown, format!("cannot tell whether service {namespace}/{service} exists"))
+                }
+            };
+        };
+        let spec = object.spec.as_ref();
+        let declared = spec.iter().flat_map(|s| s.ports.iter().flatten()).find(|p| p.port == i32::from(port));
+        if given.is_none() && spec.is_some_and(|s| s.type_.as_deref() == Some("ExternalName")) {
+            let message =
+                format!("service {namespace}/{service} is of type ExternalName, which lets its author send traffic anywhere");
+            return Outcome::Unusable(Code::ExternalNameRefused, message);
+        }
+        if let Some(policy) = self.covering(object, declared) {
+            let policy = ObjectRef::new(Kind::BackendTlsPolicy, namespace, name(&policy.metadata));
+            ctx.report(Code::PolicyNotEnforced, &policy, "spec", "backend TLS is not part of this version");
+            let message = format!("{policy} asks for TLS to service {namespace}/{service}, which is not part of this version");
+            return Outcome::Unusable(Code::BackendTlsUnsupported, message);
+        }
+        if declared.is_none() && given.is_none() {
+            let message = format!("service {namespace}/{service} has no port {port}");
+            return Outcome::Unusable(Code::BackendPortNotFound, message);
+        }
+        let app_protocol = declared.and_then(|p| p.app_protocol.as_deref());
+        if let Some(tls @ ("https" | "HTTPS" | "kubernetes.io/wss")) = app_protocol {
+            let message = format!(
+                "port {port} of service {namespace}/{service} has appProtocol {tls}, and no BackendTLSPolicy says how to verify it"
+            );
+            return Outcome::Unusable(Code::BackendProtocolUnsupported, message);
+        }
+        let endpoints = match (given, declared) {
+            (Some(endpoints), _) => endpoints,
+            (None, Some(port)) => self.endpoints.of(ctx, (namespace, service), port),
+            (None, None) => Vec::new(),
+        };
+        usable(kind, (namespace, service, port), app_protocol, endpoints)
+    }
+
+    /// The policy that covers a port of a Service, if any. One that names a section covers only the port of that name.
+    fn covering(&self, service: &Service, port: Option<&Port>) -> Option<&'s BackendTlsPolicy> {
+        let targets = self.policies.get(&(namespace(&service.metadata), name(&service.metadata)))?;
+        let name = port.and_then(|p| p.name.as_deref());
+        targets.iter().find(|t| t.section.is_none() || t.section == name).map(|t| t.policy)
+    }
+}
+
+fn given_by_hand(snapshot: &Snapshot, namespace: &str, name: &str, port: u16) -> Option<Vec<SocketAddr>> {
+    let backends = &snapshot.options.backends;
+    if backends.is_empty() {
+        return None;
+    }
+    let key = ServicePort { namespace: namespace.to_owned(), name: name.to_owned(), port };
+    let mut endpoints = backends.get(&key)?.clone();
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    Some(endpoints)
+}
+
+/// The protocol by `appProtocol` (X33; S3 "Backend Protocol", "gRPC backends and appProtocol").
+fn usable(kind: RouteKind, at: (&str, &str, u16), app_protocol: Option<&str>, endpoints: Vec<SocketAddr>) -> Outcome {
+    let (namespace, service, port) = at;
+    let (protocol, note) = match (kind, app_protocol) {
+        (RouteKind::Grpc, _) | (_, Some("kubernetes.io/h2c" | "grpc" | "http2")) => (BackendProtocol::H2c, None),
+        (_, None | Some("http" | "kubernetes.io/ws")) => (BackendProtocol::Http1, None),
+        (_, Some(other)) => {
+            let message =
+                format!("port {port} of service {namespace}/{service} has the unknown appProtocol {other}; HTTP/1.1 is used");
+            (BackendProtocol::Http1, Some((Code::BackendProtocolUnknown, message)))
+        }
+    };
+    let key = match protocol {
+        BackendProtocol::Http1 => BackendKey(format!("{namespace}/{service}:{port}/http1")),
+        BackendProtocol::H2c => BackendKey(format!("{namespace}/{service}:{port}/h2c")),
+    };
+    let object = ObjectRef::new(Kind::Service, namespace, service);
+    let websocket = app_protocol == Some("kubernetes.io/ws");
+    Outcome::Usable(Arc::new(Usable { key, backend: ir::Backend { object, port, protocol, websocket, endpoints }, note }))
+}

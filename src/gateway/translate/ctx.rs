@@ -1,0 +1,64 @@
+//! What every pass shares: the snapshot, the findings so far, and which planes depend on something unread. No decisions here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::PlaneId;
+use crate::gateway::finding::{Code, Finding, Scope};
+use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::snapshot::{Coverage, Snapshot};
+
+/// First parameter of the passes.
+pub(super) struct Ctx<'s> {
+    pub(super) snapshot: &'s Snapshot,
+    pub(super) findings: Vec<Finding>,
+    /// Kinds that could not be read and that a plane depends on.
+    pub(super) unread: BTreeMap<PlaneId, BTreeSet<Kind>>,
+}
+
+impl<'s> Ctx<'s> {
+    pub(super) const fn new(snapshot: &'s Snapshot) -> Self {
+        Self { snapshot, findings: Vec::new(), unread: BTreeMap::new() }
+    }
+
+    /// Reports something about a whole object.
+    pub(super) fn report(&mut self, code: Code, object: &ObjectRef, field: impl Into<String>, message: impl Into<String>) {
+        self.findings.push(Finding::new(code, object, field, message));
+    }
+
+    /// Reports something about one parentRef or listener.
+    pub(super) fn report_in(
+        &mut self,
+        scope: Scope,
+        code: Code,
+        object: &ObjectRef,
+        field: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.findings.push(Finding::new(code, object, field, message).scope(scope));
+    }
+
+    /// Notes that what a plane serves depends on a kind, which matters only when the kind could not be read.
+    pub(super) fn depends(&mut self, plane: &PlaneId, kind: Kind) {
+        if matches!(self.snapshot.coverage(kind), Coverage::Unreadable(_) | Coverage::Forbidden) {
+            self.unread.entry(plane.clone()).or_default().insert(kind);
+        }
+    }
+}
+
+/// When an object was created, for precedence by age. One without a time, as in a file, is the newest.
+pub(super) fn created(meta: &ObjectMeta) -> Timestamp {
+    meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
+}
+
+/// Its name.
+pub(super) fn name(meta: &ObjectMeta) -> &str {
+    meta.name.as_deref().unwrap_or_default()
+}
+
+/// Its namespace.
+pub(super) fn namespace(meta: &ObjectMeta) -> &str {
+    meta.namespace.as_deref().unwrap_or_default()
+}

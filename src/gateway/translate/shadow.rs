@@ -1,0 +1,120 @@
+//! Routes whose (hostname, match) pair another route of higher precedence claims exactly (S3 "Multi-Tenant Isolation Boundary").
+//! Overlaps that are not identical are not looked for: they are how routing works.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::attach::Parent;
+use super::listener::Topology;
+use super::plane::Planes;
+use super::route::Judged;
+use super::{Ctx, PlaneId};
+use crate::gateway::finding::{Code, Finding, Scope};
+use crate::gateway::hostname::Hostname;
+use crate::gateway::id::ObjectRef;
+use crate::gateway::ir::{Match, PathMatch, Route};
+
+/// Who claims what. A tunnel does not tell on which port or through which Gateway a request came, so that a claim is of the plane:
+/// first a host, then a match with its parts in order.
+type Claims<'a> = BTreeMap<(&'a PlaneId, Host<'a>), BTreeMap<Cow<'a, Match>, &'a ObjectRef>>;
+
+/// The hostname as written or, without one, the hostname that the listener lends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Host<'a> {
+    Written(&'a Hostname),
+    Lent(Option<&'a Hostname>),
+}
+
+/// Reports routes that are shadowed, once per parent. Routes come in the order of precedence.
+pub(super) fn shadows(ctx: &mut Ctx<'_>, topology: &Topology<'_>, planes: &Planes, routes: &[Judged<'_>]) {
+    let mut claims: Claims<'_> = BTreeMap::new();
+    for judged in routes {
+        let mut shadowed = BTreeMap::new();
+        for (plane, at) in &judged.served {
+            let Some(route) = planes.documents.get(plane).and_then(|d| d.routes.get(*at)) else { continue };
+            for (host, parents) in hosts(topology, plane, route, &judged.parents) {
+                let taken = claims.entry((plane, host)).or_default();
+                for (rule, r#match) in route.rules.iter().flat_map(|rule| rule.matches.iter().map(|m| (rule.index, m))) {
+                    let first = *taken.entry(ordered(r#match)).or_insert(&judged.id);
+                    if *first != judged.id {
+                        for parent in &parents {
+                            shadowed.entry(*parent).or_insert((rule, first, host));
+                        }
+                    }
+                }
+            }
+        }
+        for (parent, (rule, by, host)) in shadowed {
+            let host = match host {
+                Host::Written(hostname) | Host::Lent(Some(hostname)) => hostname.as_str(),
+                Host::Lent(None) => "any hostname",
+            };
+            let message = format!("{by}, which has precedence, has the match of rule {rule} for {host} as well");
+            let field = format!("spec.rules[{rule}].matches");
+            let finding = Finding::new(Code::RouteShadowed, &judged.id, field, message).rule(rule);
+            ctx.findings.push(finding.scope(Scope::Parent(parent)));
+        }
+    }
+}
+
+/// The hosts that a route answers on a plane, each with the parentRefs through which it does.
+fn hosts<'a>(
+    topology: &'a Topology<'_>,
+    plane: &PlaneId,
+    route: &'a Route,
+    parents: &[Parent],
+) -> BTreeMap<Host<'a>, BTreeSet<usize>> {
+    let mut hosts: BTreeMap<Host<'a>, BTreeSet<usize>> = BTreeMap::new();
+    for parent in parents {
+        for listener in parent.listeners.iter().filter(|l| topology.plane(**l) == plane) {
+            let own = topology.listeners[*listener].hostname.as_ref();
+            if route.hostnames.is_empty() {
+                hosts.entry(Host::Lent(own)).or_default().insert(parent.index);
+            }
+            for hostname in &route.hostnames {
+                let covered = own.is_none_or(|own| own.intersects(hostname));
+                if covered && !owned_by_another(topology, *listener, hostname) {
+                    hosts.entry(Host::Written(hostname)).or_default().insert(parent.index);
+                }
+            }
+        }
+    }
+    hosts
+}
+
+/// Whether a more specific listener of the same Gateway owns every host of a hostname, so that routes on this one never answer it
+/// (S3 "Listener isolation").
+fn owned_by_another(topology: &Topology<'_>, listener: usize, hostname: &Hostname) -> bool {
+    let this = &topology.listeners[listener];
+    let others = &topology.listeners[topology.ranges[topology.sources[this.source].gateway].clone()];
+    others.iter().filter(|l| l.accepted).filter_map(|l| l.hostname.as_ref()).any(|other| {
+        let wider = other == hostname || (other.is_wildcard() && hostname.as_str().ends_with(&other.as_str()[1..]));
+        wider && this.hostname.as_ref().is_none_or(|own| other.specificity(own).is_gt())
+    })
+}
+
+/// A match in its one form: the order in which its parts are written makes no difference, nor does a slash at the end of a prefix.
+fn ordered(r#match: &Match) -> Cow<'_, Match> {
+    let sorted = match r#match {
+        Match::Http(m) => {
+            let trailing = matches!(&m.path, PathMatch::Prefix(path) if path.len() > 1 && path.ends_with('/'));
+            !trailing && m.headers.is_sorted() && m.query.is_sorted()
+        }
+        Match::Grpc(m) => m.headers.is_sorted(),
+    };
+    if sorted {
+        return Cow::Borrowed(r#match);
+    }
+    let mut owned = r#match.clone();
+    match &mut owned {
+        Match::Http(m) => {
+            if let PathMatch::Prefix(path) = &mut m.path {
+                path.truncate(path.trim_end_matches('/').len().max(1));
+            }
+            m.headers.sort();
+            m.query.sort();
+        }
+        Match::Grpc(m) => m.headers.sort(),
+    }
+    Cow::Owned(owned)
+}
