@@ -3,13 +3,107 @@
 //! PURE: no I/O, no clock, no async. `find` and `explain` share one order of precedence. [`compile`](compile::compile) builds a
 //! table from a [`RouteConfig`](crate::gateway::ir::RouteConfig) and says which rules it had to refuse.
 
+mod action;
+pub mod compile;
+pub mod explain;
+mod hosts;
+mod index;
+mod matcher;
+mod pattern;
+mod rank;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
+use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
 use crate::gateway::ir;
+use hosts::Hosts;
+use index::Index;
+use matcher::{Matchers, Position};
+
+pub use rank::{PathKind, Tier};
+
+/// Everything one plane serves by. Immutable; a new document makes a new table.
+///
+/// A request first selects, within each Gateway, the listeners that own its host (S3 "Listener isolation"). The routes attached
+/// there are asked by the hostname that they wrote, most specific first; the first hostname with a match decides (X25). Among
+/// its matches a GRPCRoute's comes first on a gRPC request (X26), then rank decides (S3 "Route Conflict Resolution").
+#[derive(Default)]
+pub struct RouteTable {
+    hosts: Hosts,
+    /// Indexed sets of routes, by position as `hosts` names them.
+    sets: Box<[Index]>,
+    matchers: Matchers,
+    rules: Box<[Rule]>,
+    routes: Box<[RouteEntry]>,
+    listeners: Box<[ir::Listener]>,
+    backends: BTreeMap<ir::BackendKey, Arc<Backend>>,
+    options: ir::Options,
+    needs_trailers: bool,
+}
+
+/// What `explain` needs to know of a route.
+#[derive(Debug)]
+struct RouteEntry {
+    object: Arc<ObjectRef>,
+    hostnames: Box<[Hostname]>,
+    /// Positions of the listeners it is attached to.
+    listeners: Box<[usize]>,
+    /// Its matchers.
+    matchers: Range<usize>,
+}
+
+impl RouteTable {
+    /// The rule that a request gets; none means 404. Does not allocate, except where an expression is asked: for its cache, once
+    /// per thread, and to decode a query parameter.
+    pub fn find<'t>(&'t self, key: &RequestKey<'_>) -> Option<Hit<'t>> {
+        let first = |sets: &[u32]| match sets {
+            [set] => self.sets[*set as usize].find(&self.matchers, key),
+            several => {
+                let found = several.iter().filter_map(|set| self.sets[*set as usize].find(&self.matchers, key));
+                found.min_by_key(|position| self.matchers.rank(*position))
+            }
+        };
+        self.hosts.buckets(key.host).find_map(first).map(|position| self.hit(position))
+    }
+
+    fn hit(&self, position: Position) -> Hit<'_> {
+        let matcher = self.matchers.get(position);
+        Hit { rule: &self.rules[matcher.rule], prefix: matcher.prefix() }
+    }
+
+    /// Whether anything served needs trailers, which only the HTTP/2 transport carries (X16).
+    pub const fn needs_trailers(&self) -> bool {
+        self.needs_trailers
+    }
+
+    /// Settings of the whole plane.
+    pub const fn options(&self) -> &ir::Options {
+        &self.options
+    }
+
+    /// Every backend of the document, by key.
+    pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.backends.values()
+    }
+}
+
+impl fmt::Debug for RouteTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouteTable")
+            .field("listeners", &self.listeners.len())
+            .field("routes", &self.routes.len())
+            .field("rules", &self.rules.len())
+            .field("backends", &self.backends.len())
+            .finish_non_exhaustive()
+    }
+}
 
 /// A rule as the request path uses it: parsed once, shared by every request.
 #[derive(Debug)]
@@ -46,6 +140,14 @@ pub struct Backends {
     pub entries: Box<[BackendEntry]>,
     /// Sum of the weights; zero when nothing can be served (500).
     pub total: u64,
+}
+
+impl Backends {
+    /// The entry for a random number of any size. None when there is nothing to choose from.
+    pub fn pick(&self, draw: u64) -> Option<&BackendEntry> {
+        let draw = draw.checked_rem(self.total)?;
+        self.entries.get(self.entries.partition_point(|entry| entry.upper <= draw))
+    }
 }
 
 /// One backendRef.
@@ -151,6 +253,10 @@ pub struct RequestKey<'r> {
 pub struct Hit<'t> {
     /// The rule.
     pub rule: &'t Rule,
-    /// The path prefix that its match covered, for `ReplacePrefixMatch`; `/` when the match was not by prefix.
+    /// The path prefix that its match covered, for `ReplacePrefixMatch`, without trailing slash; `/` when it was `/` or the
+    /// match was not by prefix.
     pub prefix: &'t str,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! From the document to the table. Total: what cannot be served is refused rule by rule, and everything else is served.
+//!
+//! What a rule says is parsed here once, strictly; the request path never parses configuration again. Which rules a route has
+//! and what is wrong with the objects behind them is the controller's business, not decided here (X18).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::Method;
+use serde::{Deserialize, Serialize};
+
+use super::action::{self, Compiling, InvalidRule};
+use super::hosts::{self, Attachment};
+use super::index::Index;
+use super::matcher::{Conditions, GrpcTarget, HeaderMatcher, Matcher, Matchers, QueryMatcher, TargetMatcher, TextMatcher};
+use super::pattern::Patterns;
+use super::rank::{Criteria, GrpcCriteria, HttpCriteria, PathKind, Rank};
+use super::{Action, Backend, RouteEntry, RouteTable, Rule};
+use crate::gateway::id::ObjectRef;
+use crate::gateway::ir;
+
+/// A table and what it could not take over from the document.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The table.
+    pub table: RouteTable,
+    /// Rules, or shares of rules, that fail closed or are left out; in document order.
+    pub refusals: Vec<Refusal>,
+}
+
+/// A rule that is not served as written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// The route.
+    pub route: ObjectRef,
+    /// Index in its `spec.rules`.
+    pub rule: usize,
+    /// What is wrong, and what happens to the requests.
+    pub reason: String,
+}
+
+/// The document as a whole cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// Written for another version of this program.
+    #[error("route config has format {found}, this version reads format {expected}: upgrade the older of controller and proxy", expected = ir::FORMAT)]
+    Format {
+        /// The format of the document.
+        found: u32,
+    },
+}
+
+/// Builds the table of a document.
+///
+/// A rule whose match cannot be used is left out; a rule whose matches can be used but nothing else answers 500, and so does the
+/// share of a backend that cannot be used. Each is reported.
+///
+/// # Errors
+/// When the document's format is not [`ir::FORMAT`].
+pub fn compile(config: &ir::RouteConfig) -> Result<Compiled, CompileError> {
+    if config.format != ir::FORMAT {
+        return Err(CompileError::Format { found: config.format });
+    }
+    let backends = config.backends.iter().map(|(key, backend)| (key.clone(), Arc::new(compile_backend(key, backend)))).collect();
+    let mut compiler = Compiler::new(config, &backends);
+    for route in &config.routes {
+        compiler.route(route);
+    }
+    let Compiler { rules, matchers, routes, refusals, .. } = compiler;
+    let attachments: Vec<_> = routes.iter().map(|r| Attachment { hostnames: &r.hostnames, listeners: &r.listeners }).collect();
+    let plan = hosts::plan(&config.listeners, &attachments);
+    let index = |set: &Vec<usize>| Index::new(set.iter().flat_map(|route| routes[*route].matchers.clone()), &matchers);
+    let table = RouteTable {
+        hosts: plan.hosts,
+        sets: plan.sets.iter().map(index).collect(),
+        matchers,
+        rules: rules.into(),
+        routes: routes.into(),
+        listeners: config.listeners.clone().into(),
+        backends,
+        options: config.options.clone(),
+        needs_trailers: config.needs_trailers(),
+    };
+    Ok(Compiled { table, refusals })
+}
+
+fn compile_backend(key: &ir::BackendKey, backend: &ir::Backend) -> Backend {
+    Backend {
+        key: key.clone(),
+        object: backend.object.clone(),
+        protocol: backend.protocol,
+        websocket: backend.websocket,
+        endpoints: backend.endpoints.clone().into(),
+    }
+}
+
+struct Compiler<'a> {
+    listeners: usize,
+    backends: &'a BTreeMap<ir::BackendKey, Arc<Backend>>,
+    patterns: Patterns,
+    rules: Vec<Rule>,
+    matchers: Matchers,
+    routes: Vec<RouteEntry>,
+    refusals: Vec<Refusal>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(config: &ir::RouteConfig, backends: &'a BTreeMap<ir::BackendKey, Arc<Backend>>) -> Self {
+        Self {
+            listeners: config.listeners.len(),
+            backends,
+            patterns: Patterns::default(),
+            rules: Vec::new(),
+            matchers: Matchers::default(),
+            routes: Vec::with_capacity(config.routes.len()),
+            refusals: Vec::new(),
+        }
+    }
+
+    fn route(&mut self, route: &ir::Route) {
+        let object = Arc::new(route.object.clone());
+        let (known, unknown): (Vec<usize>, Vec<usize>) = route.listeners.iter().partition(|l| **l < self.listeners);
+        let stray = unknown.first().map(|position| InvalidRule::Listener { position: *position, count: self.listeners });
+        let start = self.matchers.len();
+        for (position, rule) in route.rules.iter().enumerate() {
+            let place = Place { kind: route.kind, route: self.routes.len(), position, rule: self.rules.len() };
+            match self.matchers(place, &rule.matches) {
+                Ok(matchers) => {
+                    matchers.into_iter().for_each(|(matcher, rank)| self.matchers.push(matcher, rank));
+                    let rule = self.rule(&object, rule, stray.clone());
+                    self.rules.push(rule);
+                }
+                Err(error) => self.refuse(&object, rule.index, format!("{error}; the rule is left out")),
+            }
+        }
+        self.routes.push(RouteEntry {
+            object,
+            hostnames: route.hostnames.clone().into(),
+            listeners: known.into(),
+            matchers: start..self.matchers.len(),
+        });
+    }
+
+    fn rule(&mut self, object: &Arc<ObjectRef>, rule: &ir::Rule, stray: Option<InvalidRule>) -> Rule {
+        let mut compiling = Compiling { backends: self.backends, refused: Vec::new() };
+        let compiled = match (&rule.refusal, stray) {
+            // The controller has reported this one itself.
+            (Some(reason), _) => Ok((Action::Refuse(reason.as_str().into()), Vec::new())),
+            (None, Some(stray)) => Err(stray),
+            (None, None) => action::compile(&mut compiling, rule),
+        };
+        for error in compiling.refused {
+            self.refuse(object, rule.index, format!("{error}; its share of the requests gets 500"));
+        }
+        let (action, filters) = compiled.unwrap_or_else(|error| {
+            self.refuse(object, rule.index, format!("{error}; requests get 500"));
+            (Action::Refuse(error.to_string().into()), Vec::new())
+        });
+        Rule {
+            route: Arc::clone(object),
+            index: rule.index,
+            name: rule.name.as_deref().map(Into::into),
+            action,
+            filters: filters.into(),
+            response_timeout: action::timeout(rule.response_timeout_ms),
+        }
+    }
+
+    fn refuse(&mut self, object: &ObjectRef, rule: usize, reason: String) {
+        self.refusals.push(Refusal { route: object.clone(), rule, reason });
+    }
+
+    fn matchers(&mut self, place: Place, matches: &[ir::Match]) -> Result<Vec<(Matcher, Rank)>, InvalidRule> {
+        if matches.is_empty() {
+            return Err(InvalidRule::NoMatch);
+        }
+        let build = |(position, m): (usize, &ir::Match)| match (place.kind, m) {
+            (ir::RouteKind::Http, ir::Match::Http(m)) => self.http(place, position, m),
+            (ir::RouteKind::Grpc, ir::Match::Grpc(m)) => self.grpc(place, position, m),
+            _ => Err(InvalidRule::OtherKind),
+        };
+        matches.iter().enumerate().map(build).collect()
+    }
+
+    fn http(&mut self, place: Place, position: usize, m: &ir::HttpMatch) -> Result<(Matcher, Rank), InvalidRule> {
+        let (target, path, length) = self.path(&m.path)?;
+        let method = match &m.method {
+            Some(name) => Some(Method::from_bytes(name.as_bytes()).map_err(|_| InvalidRule::Method(name.clone()))?),
+            None => None,
+        };
+        let headers = self.headers(&m.headers)?;
+        let query = self.query(&m.query)?;
+        let criteria = Criteria::Http(HttpCriteria {
+            path,
+            length: std::cmp::Reverse(length),
+            method: std::cmp::Reverse(method.is_some()),
+            headers: std::cmp::Reverse(headers.len()),
+            query: std::cmp::Reverse(query.len()),
+        });
+        let conditions = Conditions { method, headers, query }.boxed();
+        Ok((Matcher { target, conditions, rule: place.rule }, place.rank(criteria, position)))
+    }
+
+    fn grpc(&mut self, place: Place, position: usize, m: &ir::GrpcMatch) -> Result<(Matcher, Rank), InvalidRule> {
+        let service = m.service.as_ref().map(|text| self.text(text)).transpose()?;
+        let method = m.method.as_ref().map(|text| self.text(text)).transpose()?;
+        let headers = self.headers(&m.headers)?;
+        let characters = |text: &Option<ir::Text>| match text {
+            Some(ir::Text::Exact(text) | ir::Text::Regex(text)) => text.chars().count(),
+            None => 0,
+        };
+        let criteria = Criteria::Grpc(GrpcCriteria {
+            service: std::cmp::Reverse(characters(&m.service)),
+            method: std::cmp::Reverse(characters(&m.method)),
+            headers: std::cmp::Reverse(headers.len()),
+        });
+        let target = TargetMatcher::Grpc(Box::new(GrpcTarget { service, method }));
+        let conditions = Conditions { headers, ..Conditions::default() }.boxed();
+        Ok((Matcher { target, conditions, rule: place.rule }, place.rank(criteria, position)))
+    }
+
+    /// A path with its kind and its length in characters.
+    fn path(&mut self, path: &ir::PathMatch) -> Result<(TargetMatcher, PathKind, usize), InvalidRule> {
+        let rooted = |path: &str| if path.starts_with('/') { Ok(()) } else { Err(InvalidRule::Path(path.to_owned())) };
+        Ok(match path {
+            ir::PathMatch::Exact(path) => {
+                rooted(path)?;
+                (TargetMatcher::Exact(self.patterns.literal(path)), PathKind::Exact, path.chars().count())
+            }
+            ir::PathMatch::Prefix(path) => {
+                rooted(path)?;
+                if path.contains("//") {
+                    return Err(InvalidRule::Prefix(path.clone()));
+                }
+                let prefix = match path.strip_suffix('/') {
+                    Some("") | None => path,
+                    Some(shorter) => shorter,
+                };
+                (TargetMatcher::Prefix(self.patterns.literal(prefix)), PathKind::Prefix, prefix.chars().count())
+            }
+            ir::PathMatch::Regex(expression) => {
+                (TargetMatcher::Regex(self.patterns.anchored(expression)?), PathKind::Regex, expression.chars().count())
+            }
+        })
+    }
+
+    fn headers(&mut self, matches: &[ir::ValueMatch]) -> Result<Box<[HeaderMatcher]>, InvalidRule> {
+        let build = |m: &ir::ValueMatch| Ok(HeaderMatcher { name: action::header_name(&m.name)?, value: self.text(&m.value)? });
+        matches.iter().map(build).collect()
+    }
+
+    fn query(&mut self, matches: &[ir::ValueMatch]) -> Result<Box<[QueryMatcher]>, InvalidRule> {
+        let build = |m: &ir::ValueMatch| Ok(QueryMatcher { name: self.patterns.literal(&m.name), value: self.text(&m.value)? });
+        matches.iter().map(build).collect()
+    }
+
+    fn text(&mut self, text: &ir::Text) -> Result<TextMatcher, InvalidRule> {
+        Ok(match text {
+            ir::Text::Exact(text) => TextMatcher::Exact(self.patterns.literal(text)),
+            ir::Text::Regex(expression) => TextMatcher::Regex(self.patterns.anchored(expression)?),
+        })
+    }
+}
+
+/// Where a rule stands in the document and in the table.
+#[derive(Clone, Copy)]
+struct Place {
+    kind: ir::RouteKind,
+    route: usize,
+    position: usize,
+    rule: usize,
+}
+
+impl Place {
+    const fn rank(self, criteria: Criteria, position: usize) -> Rank {
+        Rank { criteria, route: self.route, rule: self.position, position }
+    }
+}

@@ -1,0 +1,318 @@
+//! From a request's host to the sets of routes that may answer it, most specific route hostname first.
+//!
+//! All hostnames that match a host are known from the most specific one among them, so everything that depends on the host
+//! (which listeners own it, which routes are attached there, in which order their hostnames rank) is settled once per
+//! *pattern* when the table is built. A request costs one lookup per label. Paths and rules are not known here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::gateway::hostname::Hostname;
+use crate::gateway::id::ObjectRef;
+use crate::gateway::ir;
+
+/// Where each host leads.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    exact: HashMap<Box<str>, Zone>,
+    /// By suffix with its dot.
+    wildcard: HashMap<Box<str>, Zone>,
+    /// Bytes of the longest key of `wildcard`.
+    longest_suffix: usize,
+    /// For hosts that no pattern matches.
+    any: Zone,
+    buckets: Box<[Bucket]>,
+}
+
+/// The first bucket of a pattern; none when nothing is served there. A copy, to spare each request a step through memory.
+type Zone = Option<Bucket>;
+
+/// Routes that wrote the same hostname, seen by one set of owning listeners.
+#[derive(Clone, Debug)]
+struct Bucket {
+    sets: Sets,
+    /// The next less specific hostname, in `buckets`. Patterns share the tails of their lists.
+    next: Option<u32>,
+}
+
+/// Sets of routes, one for each Gateway that has some.
+#[derive(Clone, Debug)]
+enum Sets {
+    One(u32),
+    More(Arc<[u32]>),
+}
+
+impl Hosts {
+    /// The buckets of a host in order, each as positions in [`Plan::sets`].
+    pub(super) fn buckets(&self, host: &str) -> impl Iterator<Item = &[u32]> {
+        let next = |bucket: &&Bucket| bucket.next.map(|at| &self.buckets[at as usize]);
+        std::iter::successors(self.zone(host).as_ref(), next).map(|bucket| match &bucket.sets {
+            Sets::One(set) => std::slice::from_ref(set),
+            Sets::More(sets) => &**sets,
+        })
+    }
+
+    fn zone(&self, host: &str) -> &Zone {
+        let wildcard = || {
+            let mut known = suffixes(host).skip_while(|suffix| suffix.len() > self.longest_suffix);
+            known.find_map(|suffix| self.wildcard.get(suffix))
+        };
+        self.exact.get(host).or_else(wildcard).unwrap_or(&self.any)
+    }
+}
+
+/// The suffixes of a name that a wildcard may stand before: each from a dot on, longest first, never the whole name.
+/// A host with an empty first label is no host that a wildcard covers.
+fn suffixes(name: &str) -> impl Iterator<Item = &str> {
+    let dots = name.match_indices('.').map(|(dot, _)| dot).filter(|dot| *dot > 0);
+    dots.map(|dot| &name[dot..])
+}
+
+/// What a route brings: the hostnames that it wrote and the listeners it is attached to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attachment<'a> {
+    pub(super) hostnames: &'a [Hostname],
+    /// Positions of listeners; all in range.
+    pub(super) listeners: &'a [usize],
+}
+
+/// A table's hosts, and the routes of each set that they lead to.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) hosts: Hosts,
+    /// Positions of routes, ascending.
+    pub(super) sets: Vec<Vec<usize>>,
+}
+
+/// Settles which routes answer on which hosts (S3 "Listener isolation"; ports are not compared).
+pub(super) fn plan(listeners: &[ir::Listener], routes: &[Attachment<'_>]) -> Plan {
+    let mut planner = Planner::default();
+    planner.intern(None);
+    let gateways = gateway_numbers(listeners);
+    let mut claims = Vec::with_capacity(listeners.len());
+    for (listener, gateway) in listeners.iter().zip(gateways) {
+        let claim = Claim { gateway, pattern: planner.intern(listener.hostname.as_ref()) };
+        planner.claim(claim);
+        claims.push(claim);
+    }
+    for (route, attachment) in routes.iter().enumerate() {
+        planner.attach(route, *attachment, &claims);
+    }
+    planner.finish()
+}
+
+/// A small number for each Gateway that occurs.
+fn gateway_numbers(listeners: &[ir::Listener]) -> impl Iterator<Item = usize> {
+    let mut seen: HashMap<&ObjectRef, usize> = HashMap::new();
+    listeners.iter().map(move |listener| {
+        let next = seen.len();
+        *seen.entry(&listener.gateway).or_insert(next)
+    })
+}
+
+/// A Gateway has one listener or more with this very hostname. They own the same hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Claim {
+    gateway: usize,
+    pattern: usize,
+}
+
+/// Routes that wrote one hostname and are attached to one claim.
+#[derive(Debug)]
+struct Group {
+    claim: Claim,
+    routes: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// The hostname that the routes wrote.
+    pattern: usize,
+    /// Positions of groups.
+    groups: Vec<usize>,
+    next: List,
+}
+
+/// The first node of a list; none for an empty one.
+type List = Option<usize>;
+
+/// Patterns are numbered as they are met; the first stands for "no hostname".
+#[derive(Debug, Default)]
+struct Planner<'a> {
+    patterns: Vec<Option<&'a Hostname>>,
+    exact: HashMap<&'a str, usize>,
+    wildcard: HashMap<&'a str, usize>,
+    /// By pattern: the Gateways that claim it, ascending.
+    claimed: Vec<Vec<usize>>,
+    groups: Vec<Group>,
+    group_of: HashMap<(usize, Claim), usize>,
+    /// By pattern: the groups of the routes that wrote it.
+    written: Vec<Vec<usize>>,
+    nodes: Vec<Node>,
+}
+
+const ANY: usize = 0;
+
+impl<'a> Planner<'a> {
+    fn intern(&mut self, pattern: Option<&'a Hostname>) -> usize {
+        let next = self.patterns.len();
+        let number = match pattern.map(|h| (h, h.wildcard_suffix())) {
+            None if next > ANY => ANY,
+            None => next,
+            Some((_, Some(suffix))) => *self.wildcard.entry(suffix).or_insert(next),
+            Some((hostname, None)) => *self.exact.entry(hostname.as_str()).or_insert(next),
+        };
+        if number == next {
+            self.patterns.push(pattern);
+            self.claimed.push(Vec::new());
+            self.written.push(Vec::new());
+        }
+        number
+    }
+
+    fn claim(&mut self, claim: Claim) {
+        let gateways = &mut self.claimed[claim.pattern];
+        if let Err(at) = gateways.binary_search(&claim.gateway) {
+            gateways.insert(at, claim.gateway);
+        }
+    }
+
+    fn attach(&mut self, route: usize, attachment: Attachment<'a>, claims: &[Claim]) {
+        let mut claims: Vec<Claim> = attachment.listeners.iter().map(|listener| claims[*listener]).collect();
+        claims.sort_unstable();
+        claims.dedup();
+        let any = attachment.hostnames.is_empty().then_some(None);
+        for hostname in attachment.hostnames.iter().map(Some).chain(any) {
+            let pattern = self.intern(hostname);
+            for claim in &claims {
+                if intersect(hostname, self.patterns[claim.pattern]) {
+                    self.add(pattern, *claim, route);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, pattern: usize, claim: Claim, route: usize) {
+        let next = self.groups.len();
+        let group = *self.group_of.entry((pattern, claim)).or_insert(next);
+        if group == next {
+            self.groups.push(Group { claim, routes: Vec::new() });
+            self.written[pattern].push(group);
+        }
+        let routes = &mut self.groups[group].routes;
+        if routes.last() != Some(&route) {
+            routes.push(route);
+        }
+    }
+
+    fn finish(mut self) -> Plan {
+        let parents: Vec<Option<usize>> = (0..self.patterns.len()).map(|pattern| self.parent(pattern)).collect();
+        let mut order: Vec<usize> = (0..self.patterns.len()).collect();
+        // A parent's name is a proper suffix of its child's.
+        order.sort_by_key(|pattern| self.patterns[*pattern].map_or(0, |hostname| name(hostname).len()));
+        let mut lists: Vec<List> = vec![None; self.patterns.len()];
+        for pattern in order {
+            let inherited = parents[pattern].and_then(|parent| lists[parent]);
+            lists[pattern] = self.list(pattern, inherited, &parents);
+        }
+        let (buckets, sets) = self.share_sets();
+        let zone = |pattern: usize| lists[pattern].map(|first| buckets[first].clone());
+        let zones = |names: &HashMap<&str, usize>| names.iter().map(|(name, pattern)| ((*name).into(), zone(*pattern))).collect();
+        let hosts = Hosts {
+            exact: zones(&self.exact),
+            wildcard: zones(&self.wildcard),
+            longest_suffix: self.wildcard.keys().map(|suffix| suffix.len()).max().unwrap_or_default(),
+            any: zone(ANY),
+            buckets,
+        };
+        Plan { hosts, sets }
+    }
+
+    /// The most specific of the less specific patterns that cover all that this one covers.
+    fn parent(&self, pattern: usize) -> Option<usize> {
+        let name = name(self.patterns[pattern]?);
+        Some(suffixes(name).find_map(|suffix| self.wildcard.get(suffix).copied()).unwrap_or(ANY))
+    }
+
+    /// The list of buckets for hosts whose most specific pattern this is.
+    fn list(&mut self, pattern: usize, inherited: List, parents: &[Option<usize>]) -> List {
+        let rest = if self.claimed[pattern].is_empty() { inherited } else { self.reclaim(pattern, inherited, parents) };
+        let ancestry = || std::iter::successors(Some(pattern), |at| parents[*at]);
+        let owner = |gateway: usize| ancestry().find(|at| self.claimed[*at].binary_search(&gateway).is_ok());
+        let owns = |group: &usize| {
+            let claim = self.groups[*group].claim;
+            owner(claim.gateway) == Some(claim.pattern)
+        };
+        let groups: Vec<usize> = self.written[pattern].iter().copied().filter(owns).collect();
+        self.node(pattern, groups, rest)
+    }
+
+    /// The list of the less specific hostnames as the owners of `pattern` see it: Gateways that claim the pattern answer with
+    /// what is attached to that claim, all others as before.
+    fn reclaim(&mut self, pattern: usize, inherited: List, parents: &[Option<usize>]) -> List {
+        let claimed = self.claimed[pattern].clone();
+        let mut before: Vec<usize> = std::iter::successors(inherited, |at| self.nodes[*at].next).collect();
+        let mut above: Vec<usize> = std::iter::successors(parents[pattern], |at| parents[*at]).collect();
+        let mut list = None;
+        while let Some(written) = above.pop() {
+            let old = before.pop_if(|at| self.nodes[*at].pattern == written);
+            let kept = old.iter().flat_map(|at| &self.nodes[*at].groups).copied();
+            let mut groups: Vec<usize> =
+                kept.filter(|group| claimed.binary_search(&self.groups[*group].claim.gateway).is_err()).collect();
+            let own = claimed.iter().map(|gateway| Claim { gateway: *gateway, pattern });
+            groups.extend(own.filter_map(|claim| self.group_of.get(&(written, claim))));
+            list = match old {
+                Some(at) if self.nodes[at].groups == groups && self.nodes[at].next == list => Some(at),
+                _ => self.node(written, groups, list),
+            };
+        }
+        list
+    }
+
+    fn node(&mut self, pattern: usize, groups: Vec<usize>, next: List) -> List {
+        if groups.is_empty() {
+            return next;
+        }
+        self.nodes.push(Node { pattern, groups, next });
+        Some(self.nodes.len() - 1)
+    }
+
+    /// Groups of the same routes become one set: a route that many listeners admit is indexed once.
+    fn share_sets(&mut self) -> (Box<[Bucket]>, Vec<Vec<usize>>) {
+        let mut numbers: HashMap<Vec<usize>, usize> = HashMap::new();
+        let mut set_of = Vec::with_capacity(self.groups.len());
+        for group in &mut self.groups {
+            let next = numbers.len();
+            set_of.push(*numbers.entry(std::mem::take(&mut group.routes)).or_insert(next));
+        }
+        let mut sets = vec![Vec::new(); numbers.len()];
+        for (routes, number) in numbers {
+            sets[number] = routes;
+        }
+        let bucket = |node: &Node| {
+            let mut sets: Vec<u32> = node.groups.iter().map(|group| number(set_of[*group])).collect();
+            sets.sort_unstable();
+            sets.dedup();
+            let sets = if let [set] = sets[..] { Sets::One(set) } else { Sets::More(sets.into()) };
+            Bucket { sets, next: node.next.map(number) }
+        };
+        (self.nodes.iter().map(bucket).collect(), sets)
+    }
+}
+
+/// Halves what the hash tables hold.
+fn number(position: usize) -> u32 {
+    u32::try_from(position).expect("a document of 2^32 hostnames does not fit into memory")
+}
+
+/// A hostname without the `*` of a wildcard.
+fn name(hostname: &Hostname) -> &str {
+    hostname.wildcard_suffix().unwrap_or(hostname.as_str())
+}
+
+fn intersect(a: Option<&Hostname>, b: Option<&Hostname>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.intersect(b).is_some(),
+        _ => true,
+    }
+}
