@@ -1,5 +1,10 @@
 //! The data plane: route table, request path, tunnel connector, config API. Knows the document it is given, not Kubernetes.
 
+pub mod admin;
+pub mod config;
 pub mod connector;
+pub mod drain;
+pub mod error;
 pub mod http;
+pub mod metrics;
 pub mod table;

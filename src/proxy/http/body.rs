@@ -6,6 +6,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use super::response_body::ResponseBody;
+
 /// Why a body ended early. The text is for logs; the peer sees a reset or a cut connection.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
@@ -43,6 +45,8 @@ pub enum Body {
     H2(h2::RecvStream),
     /// From a stream of a tunnel connection over QUIC.
     Quic(QuicBody),
+    /// Of a backend's response.
+    Upstream(Box<ResponseBody>),
     /// A body that is watched: tells its guard when it ends, however it ends.
     Guarded(Box<Guarded>),
 }
@@ -50,6 +54,8 @@ pub enum Body {
 /// The rest of a QUIC stream, up to its end or to a declared length.
 #[derive(Debug)]
 pub struct QuicBody {
+    /// What was read of the body along with the head.
+    ahead: Bytes,
     stream: quinn::RecvStream,
     /// Bytes still to come; `None` when the length is not known.
     remaining: Option<u64>,
@@ -58,7 +64,12 @@ pub struct QuicBody {
 impl QuicBody {
     /// Reads `stream` to its end; with a length, anything shorter or longer is an error.
     pub fn new(stream: quinn::RecvStream, length: Option<u64>) -> Self {
-        Self { stream, remaining: length }
+        Self::after(Bytes::new(), stream, length)
+    }
+
+    /// As [`Self::new`], with the first bytes of the body at hand already.
+    pub fn after(ahead: Bytes, stream: quinn::RecvStream, length: Option<u64>) -> Self {
+        Self { ahead, stream, remaining: length }
     }
 }
 
@@ -116,6 +127,7 @@ impl http_body::Body for Body {
                 },
             },
             Self::Quic(body) => body.poll_data(cx).map(|r| r.map(|r| r.map(Frame::data))),
+            Self::Upstream(body) => Pin::new(&mut **body).poll_frame(cx),
             Self::Guarded(guarded) => {
                 let frame = ready!(Pin::new(&mut guarded.body).poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) || guarded.body.is_end_stream() {
@@ -133,6 +145,7 @@ impl http_body::Body for Body {
             Self::Hyper(body) => body.is_end_stream(),
             Self::H2(stream) => stream.is_end_stream(),
             Self::Quic(body) => body.remaining == Some(0),
+            Self::Upstream(body) => body.is_end_stream(),
             Self::Guarded(guarded) => guarded.body.is_end_stream(),
         }
     }
@@ -144,6 +157,7 @@ impl http_body::Body for Body {
             Self::Hyper(body) => body.size_hint(),
             Self::H2(_) => SizeHint::default(),
             Self::Quic(body) => body.remaining.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Upstream(body) => body.size_hint(),
             Self::Guarded(guarded) => guarded.body.size_hint(),
         }
     }
@@ -154,19 +168,21 @@ impl QuicBody {
         if self.remaining == Some(0) {
             return Poll::Ready(None);
         }
-        let chunk = {
+        let chunk = if self.ahead.is_empty() {
             let mut read = std::pin::pin!(self.stream.read_chunk(QUIC_CHUNK, true));
-            ready!(Future::poll(read.as_mut(), cx))
+            ready!(Future::poll(read.as_mut(), cx)).map(|chunk| chunk.map(|c| c.bytes))
+        } else {
+            Ok(Some(std::mem::take(&mut self.ahead)))
         };
         Poll::Ready(match (chunk, self.remaining.as_mut()) {
             (Err(e), _) => Some(Err(e.into())),
             (Ok(None), None) => None,
             (Ok(None), Some(missing)) => Some(Err(BodyError::Short { missing: *missing })),
-            (Ok(Some(chunk)), None) => Some(Ok(chunk.bytes)),
-            (Ok(Some(chunk)), Some(left)) => match left.checked_sub(chunk.bytes.len() as u64) {
+            (Ok(Some(chunk)), None) => Some(Ok(chunk)),
+            (Ok(Some(chunk)), Some(left)) => match left.checked_sub(chunk.len() as u64) {
                 Some(rest) => {
                     *left = rest;
-                    Some(Ok(chunk.bytes))
+                    Some(Ok(chunk))
                 }
                 None => Some(Err(BodyError::Long)),
             },

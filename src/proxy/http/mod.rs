@@ -1,6 +1,21 @@
 //! The life of a request: parse the host, find the rule, filter, choose a backend, forward, filter the response.
 
 pub mod body;
+mod exchange;
+mod filter;
+mod forwarded;
+mod framing;
+mod grpc;
+mod host;
+pub mod plane;
+mod pool;
+mod request_body;
+mod response_body;
+#[cfg(test)]
+mod tests;
+mod timeout;
+mod upgrade;
+mod upstream;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -9,13 +24,16 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub use body::{Body, BodyError};
+pub use plane::Plane;
+pub use response_body::ResponseBody;
 
 /// How a request came in; what cannot be read off its head.
 #[derive(Clone, Debug)]
 pub struct Inbound {
     /// `Host` or `:authority` as sent.
     pub authority: String,
-    /// The client asks to switch to WebSocket. Transports set this and leave the hop's own upgrade headers out.
+    /// The client asks to switch to WebSocket. Transports set this, leave the hop's own upgrade headers out and keep the
+    /// client's bytes: the body of such a request is not read.
     pub websocket: bool,
     /// Where it came from.
     pub via: Via,

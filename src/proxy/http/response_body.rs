@@ -1,0 +1,63 @@
+//! The body of a backend's response: holds what must live as long as it (the connection, the count of requests in flight)
+//! and gives each back at its end. Dropped before its end it takes the connection with it, which cancels the request.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::plane::InFlight;
+use super::pool::Lease;
+use super::{Body, BodyError};
+
+/// The body of a backend's response.
+#[derive(Debug)]
+pub struct ResponseBody {
+    incoming: Incoming,
+    held: Option<(Lease, InFlight)>,
+}
+
+impl ResponseBody {
+    /// A body that ends `lease` and `in_flight`. A response without a body ends them at once.
+    pub(super) fn wrap(incoming: Incoming, lease: Lease, in_flight: InFlight) -> Body {
+        if incoming.is_end_stream() {
+            lease.give_back();
+            return Body::Empty;
+        }
+        Body::Upstream(Box::new(Self { incoming, held: Some((lease, in_flight)) }))
+    }
+
+    fn ended(&mut self, clean: bool) {
+        if let Some((lease, _in_flight)) = self.held.take()
+            && clean
+        {
+            lease.give_back();
+        }
+    }
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) if !this.incoming.is_end_stream() => {}
+            Some(Ok(_)) | None => this.ended(true),
+            Some(Err(_)) => this.ended(false),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
