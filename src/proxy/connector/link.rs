@@ -1,0 +1,169 @@
+//! A connection to the edge as the rest of the connector sees it: the same over both transports. Its tasks live in
+//! [`http2`](super::http2) and [`quic`](super::quic).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::control::RPC_TIMEOUT;
+use super::state::Loss;
+use crate::proxy::http::Duplex;
+
+/// How often a drain looks whether requests are under way, and how long there must have been none: a request that the edge
+/// sent before it answered the unregistration can arrive after the answer.
+const IDLE_CHECK: Duration = Duration::from_millis(50);
+const IDLE_CHECKS: u32 = 4;
+
+/// The control stream of either transport.
+pub(super) type ControlStream = Box<dyn Duplex>;
+
+/// Why a connection could not be made or has ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    /// There is nothing to dial.
+    #[error(transparent)]
+    Edge(#[from] super::edge::EdgeError),
+    /// The TCP connection, TLS or the UDP socket failed.
+    #[error("cannot connect to the edge at {address}: {source}")]
+    Connect {
+        /// The edge.
+        address: std::net::SocketAddr,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// The QUIC handshake failed.
+    #[error("quic connection failed: {0}")]
+    Quic(#[from] quinn::ConnectionError),
+    /// QUIC cannot be started.
+    #[error("quic connection cannot be started: {0}")]
+    QuicStart(#[from] quinn::ConnectError),
+    /// Something took too long.
+    #[error("no {what} within {limit:?}")]
+    Timeout {
+        /// What did not come.
+        what: &'static str,
+        /// How long it may take.
+        limit: Duration,
+    },
+    /// HTTP/2 failed.
+    #[error("http/2 connection failed: {0}")]
+    Http2(#[from] h2::Error),
+    /// The peer does not answer PINGs.
+    #[error("the edge has fallen silent")]
+    Silent,
+    /// The edge has closed the connection.
+    #[error("the edge closed the connection")]
+    Closed,
+    /// A task of the connection panicked.
+    #[error("a task of the connection panicked")]
+    Panicked,
+}
+
+impl LinkError {
+    /// What it means for an established connection.
+    pub(super) fn loss(&self) -> Loss {
+        match self {
+            Self::Silent | Self::Quic(quinn::ConnectionError::TimedOut) => Loss::Silent,
+            _ => Loss::Ended,
+        }
+    }
+}
+
+/// Round-trip time, as last measured.
+#[derive(Debug, Default)]
+pub(super) struct Rtt(AtomicU64);
+
+impl Rtt {
+    pub(super) fn set(&self, rtt: Duration) {
+        self.0.store(u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|us| *us > 0).map(Duration::from_micros)
+    }
+}
+
+/// An established connection. Dropping it closes it.
+pub(super) struct Link {
+    /// Our end.
+    pub(super) local: Option<IpAddr>,
+    /// Round-trip time.
+    pub(super) rtt: Arc<Rtt>,
+    /// Cancelled when the edge announces that it will close.
+    pub(super) leaving: CancellationToken,
+    control: Option<oneshot::Receiver<ControlStream>>,
+    requests: TaskTracker,
+    /// The task that drives the connection; ends with it.
+    driver: JoinHandle<LinkError>,
+    close: DropGuard,
+}
+
+/// The driver's side of a [`Link`].
+pub(super) struct Ends {
+    pub(super) rtt: Arc<Rtt>,
+    pub(super) control: oneshot::Sender<ControlStream>,
+    /// Cancelled when the connection is to be closed.
+    pub(super) close: CancellationToken,
+}
+
+impl Link {
+    /// Starts the task that `drive` makes. `leaving` is cancelled by whoever hears the edge announce its end.
+    pub(super) fn spawn<F>(
+        local: Option<IpAddr>,
+        requests: TaskTracker,
+        leaving: CancellationToken,
+        drive: impl FnOnce(Ends) -> F,
+    ) -> Self
+    where
+        F: Future<Output = LinkError> + Send + 'static,
+    {
+        let (rtt, close) = (Arc::new(Rtt::default()), CancellationToken::new());
+        let (sender, control) = oneshot::channel();
+        let ends = Ends { rtt: Arc::clone(&rtt), control: sender, close: close.clone() };
+        let driver = tokio::spawn(drive(ends));
+        Self { local, rtt, leaving, control: Some(control), requests, driver, close: close.drop_guard() }
+    }
+
+    /// The control stream, once.
+    ///
+    /// # Errors
+    /// When there is none in time, or the connection ends before.
+    pub(super) async fn control_stream(&mut self) -> Result<ControlStream, LinkError> {
+        let Some(control) = self.control.take() else { return Err(LinkError::Closed) };
+        match tokio::time::timeout(RPC_TIMEOUT, control).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(_)) => Err(self.ended().await),
+            Err(_) => Err(LinkError::Timeout { what: "control stream", limit: RPC_TIMEOUT }),
+        }
+    }
+
+    /// Waits for the end of the connection. To be awaited to its end once at most.
+    pub(super) async fn ended(&mut self) -> LinkError {
+        (&mut self.driver).await.unwrap_or(LinkError::Panicked)
+    }
+
+    /// Waits until no request has been under way for a moment.
+    pub(super) fn idle(&self) -> impl Future<Output = ()> + use<> {
+        let requests = self.requests.clone();
+        async move {
+            let mut checks = 0;
+            while checks < IDLE_CHECKS {
+                tokio::time::sleep(IDLE_CHECK).await;
+                checks = if requests.is_empty() { checks + 1 } else { 0 };
+            }
+        }
+    }
+
+    /// Closes the connection and waits a moment for the goodbye to be sent.
+    pub(super) async fn close(self) {
+        drop(self.close);
+        // The driver bounds its own goodbye; its outcome no longer matters.
+        drop(self.driver.await);
+    }
+}
