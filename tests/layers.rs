@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("proxy/connector/wire", &["gateway::token"]),
     ("proxy/connector", &["gateway::token", "proxy::http"]),
     ("proxy", &["gateway::id", "gateway::ir", "gateway::hostname", "gateway::token"]),
-    ("edge", &["gateway::token", "proxy::connector::wire"]),
+    ("edge", &["gateway::token", "proxy::connector::wire", "proxy::http::Body", "proxy::http::body"]),
     ("cluster", &["gateway"]),
     ("telemetry", &[]),
     ("commands", &["gateway", "cluster", "edge", "proxy", "telemetry"]),

@@ -1,0 +1,353 @@
+//! `serve local`: controller logic and data plane in one process, from files. Its own edge, or another one.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueHint;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::args::{LogArgs, Remote, TunnelArgs};
+use super::life::{self, Signals};
+use super::overview::{Example, Overview};
+use super::reload::{BackendArg, Backends, Said, is_servable};
+use crate::cluster::objects::Manifests;
+use crate::cluster::watch::{self as files, Update};
+use crate::commands::Context;
+use crate::commands::exit::ExitCode;
+use crate::commands::from_file::FromFile;
+use crate::commands::lint::plural;
+use crate::commands::output::{Block, Cell, Help as _, Tone, View as _};
+use crate::commands::plane::{Judged, nothing_servable};
+use crate::edge::{self, Edge};
+use crate::gateway::ir::RouteConfig;
+use crate::proxy::admin;
+use crate::proxy::connector::{self, Connector, EdgeSource, Protocol, Roots};
+use crate::proxy::drain::{self, Steps};
+use crate::proxy::http::{Plane, plane};
+use crate::proxy::metrics::Metrics;
+use crate::proxy::table::compile::compile;
+
+/// Serve a folder of manifests on this machine
+///
+/// Controller logic and data plane in one process: no cluster, and without --edge no Cloudflare account. Prints where every
+/// hostname leads and one curl line to try. Follows edits of the files without dropping a request; an edit that cannot be read
+/// keeps what serves. Ctrl-C drains and ends; a second Ctrl-C ends at once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  # Try it: an edge on this machine and an echo server for every Service
+  kubectl cftunnel serve local --from-file examples/quickstart --demo-backends
+
+  # With a server of your own behind one of the Services
+  kubectl cftunnel serve local --from-file manifests/ --backend shop/web:80=127.0.0.1:3000
+
+  # A gateway for the Internet: through Cloudflare, with the token of a tunnel
+  kubectl cftunnel serve local --from-file manifests/ --edge cloudflare --token-file token")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    from: FromFile,
+    /// Where a Service's port is; may be repeated. Wins over EndpointSlices in the files
+    #[arg(long = "backend", value_name = "NS/NAME:PORT=HOST:PORT")]
+    backends: Vec<BackendArg>,
+    /// Start an echo server for every Service port that a route leads to
+    #[arg(long)]
+    demo_backends: bool,
+    /// Where the built-in edge takes requests
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", conflicts_with = "edges")]
+    listen: SocketAddr,
+    /// Where the built-in edge takes tunnel connections, of other connectors too; TCP and UDP
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", hide_default_value = true, conflicts_with = "edges")]
+    tunnel_listen: SocketAddr,
+    /// Write the built-in edge's certificate here, for other connectors (PEM)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "edges")]
+    edge_ca_out: Option<PathBuf>,
+    /// Where /healthz, /readyz and /metrics are, or `off`; 127.0.0.1:9901 or, when that is taken, a free port
+    #[arg(long, value_name = "ADDR|off")]
+    admin: Option<AdminArg>,
+    #[command(flatten)]
+    tunnel: TunnelArgs,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AdminArg {
+    Off,
+    At(SocketAddr),
+}
+
+impl FromStr for AdminArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|_| format!("{text:?} is neither an address such as 127.0.0.1:9901 nor `off`"))
+    }
+}
+
+/// Time without any connection after which that is said.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
+    args.logs.init()?;
+    let context = args.logs.voice(context);
+    let remote = args.tunnel.remote()?;
+    let manifests = args.from.clone().read(context)?;
+    life::block_on(serve(context, args, remote, manifests))
+}
+
+async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: Manifests) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let mut registry = Registry::default();
+    let plane = Plane::new(plane::Options::new(Metrics::register(&mut registry)));
+    let metrics = connector::Metrics::register(&mut registry);
+
+    let quic_pinned = args.tunnel.protocol() == Protocol::Quic;
+    let mut backends = Backends::new(args.backends.clone(), args.demo_backends, quic_pinned).await?;
+    let mut said = Said::new(context);
+    let judged = backends.judge(&manifests).await?;
+    let config = match &judged.config {
+        Ok(config) if is_servable(config) => config.clone(),
+        _ => return Err(nothing_servable(&judged, manifests.file_count())),
+    };
+    said.say(&judged, &plane.apply(&config)?.refusals);
+
+    let end = End::new(&args, remote, metrics).await?;
+    let connector = connector::spawn(end.config.clone(), Arc::clone(&plane), plane.needs_trailers())?;
+    let draining = watch::Sender::new(false);
+    let stop = CancellationToken::new();
+    let admin = start_admin(&args, &plane, registry, &connector, &draining, &stop).await?;
+    show(context, &config, admin)?;
+
+    let mut local = Local { context, plane, connector, backends, said, config, end, announced: false };
+    let code = local.until_told(&mut signals, files::spawn(manifests)).await?;
+    let code = match code {
+        Some(code) => code,
+        None => local.drain(&mut signals, &draining, args.tunnel.grace_period).await,
+    };
+    stop.cancel();
+    Ok(code)
+}
+
+/// The far end of the tunnel.
+struct End {
+    config: connector::Config,
+    /// Ours, when there is no other.
+    edge: Option<Edge>,
+}
+
+impl End {
+    async fn new(args: &Args, remote: Option<Remote>, metrics: connector::Metrics) -> anyhow::Result<Self> {
+        if let Some(remote) = remote {
+            return Ok(Self { config: args.tunnel.remote_config(remote, metrics), edge: None });
+        }
+        // A token matters only to another connector, which has to find the port.
+        let token = if args.tunnel_listen.port() == 0 { None } else { args.tunnel.token()? };
+        let config = edge::Config { clients: args.listen, tunnel: args.tunnel_listen, token };
+        let edge = Edge::start(config).await.help("--listen chooses another address; 127.0.0.1:0 takes any port that is free")?;
+        if let Some(path) = &args.edge_ca_out {
+            std::fs::write(path, edge.ca_pem()).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let roots = Roots::from_pem(edge.ca_pem().as_bytes(), "the built-in edge's certificate")?;
+        let source = EdgeSource::Static(vec![edge.tunnel_addr().into()]);
+        let config = args.tunnel.config(edge.token().clone(), source, roots, metrics);
+        Ok(Self { config, edge: Some(edge) })
+    }
+}
+
+/// Probes and metrics, where they were asked for; else where there is room.
+async fn start_admin(
+    args: &Args,
+    plane: &Arc<Plane>,
+    registry: Registry,
+    connector: &Connector,
+    draining: &watch::Sender<bool>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<SocketAddr>> {
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, 9901));
+    let listener = match args.admin {
+        Some(AdminArg::Off) => return Ok(None),
+        Some(AdminArg::At(address)) => life::bind(address, "--admin").await?,
+        None => match life::bind(usual, "--admin").await {
+            Ok(listener) => listener,
+            Err(_) => life::bind((Ipv4Addr::LOCALHOST, 0).into(), "--admin").await?,
+        },
+    };
+    let address = listener.local_addr()?;
+    let state = admin::State {
+        plane: Arc::clone(plane),
+        registry: Arc::new(registry),
+        registered: connector.registered(),
+        stale: watch::Sender::new(false).subscribe(),
+        draining: draining.subscribe(),
+    };
+    tokio::spawn(admin::serve(listener, state, stop.clone()));
+    Ok(Some(address))
+}
+
+/// Prints the tables.
+fn show(context: Context, config: &RouteConfig, admin: Option<SocketAddr>) -> anyhow::Result<()> {
+    let mut blocks = Overview::new(config).blocks(false);
+    if let Some(address) = admin {
+        blocks.push(Block::Gap);
+        blocks.push(Block::Line(Cell::new(
+            format!("Readiness and metrics: http://{address}/readyz, http://{address}/metrics"),
+            Tone::Dim,
+        )));
+    }
+    Ok(context.out.blocks(&blocks)?)
+}
+
+/// What runs.
+struct Local {
+    context: Context,
+    plane: Arc<Plane>,
+    connector: Connector,
+    backends: Backends,
+    said: Said,
+    config: RouteConfig,
+    end: End,
+    announced: bool,
+}
+
+impl Local {
+    /// Serves until a signal; follows edits meanwhile.
+    async fn until_told(
+        &mut self,
+        signals: &mut Signals,
+        mut updates: watch::Receiver<Update>,
+    ) -> anyhow::Result<Option<ExitCode>> {
+        let mut registered = self.connector.registered();
+        let mut watching = true;
+        let mut complain_at = Instant::now() + PATIENCE;
+        loop {
+            let connector = self.connector.clone();
+            tokio::select! {
+                () = signals.next() => return Ok(None),
+                changed = updates.changed(), if watching => match changed {
+                    Ok(()) => {
+                        let update = updates.borrow_and_update().clone();
+                        self.reload(&update).await?;
+                    }
+                    // Standard input alone: nothing can change.
+                    Err(_) => watching = false,
+                },
+                up = registered.wait_for(|n| *n > 0), if !self.announced => {
+                    drop(up.context("the tunnel connector is gone")?);
+                    self.announced = true;
+                    self.announce()?;
+                }
+                () = tokio::time::sleep_until(complain_at), if !self.announced => {
+                    complain_at = Instant::now() + PATIENCE * 3;
+                    self.complain();
+                }
+                error = connector.failed() => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Serves by the files as they are now, or says why not.
+    async fn reload(&mut self, update: &Update) -> anyhow::Result<()> {
+        let judged = self.backends.judge(&update.manifests).await?;
+        self.take(&judged)?;
+        self.said.kept(update);
+        Ok(())
+    }
+
+    /// Serves by what the core makes of the files, if it can be served.
+    fn take(&mut self, judged: &Judged) -> anyhow::Result<()> {
+        let config = match &judged.config {
+            // All that was there is gone: more likely a move under way than the wish to serve nothing.
+            Ok(config) if config.listeners.is_empty() => {
+                self.said.say(judged, &[]);
+                self.context.out.remark(
+                    "warning",
+                    Tone::Warn,
+                    "no listener is left in the files; what was read before keeps serving",
+                );
+                return Ok(());
+            }
+            Ok(config) => config,
+            Err(_) => {
+                self.said.say(judged, &[]);
+                return Ok(());
+            }
+        };
+        if *config == self.config {
+            self.said.say(judged, &[]);
+            return Ok(());
+        }
+        let refusals = self.plane.apply(config)?.refusals;
+        self.said.say(judged, &refusals);
+        self.config = config.clone();
+        let text =
+            format!("applied the edit: {}, {}", plural(config.listeners.len(), "listener"), plural(config.routes.len(), "route"));
+        self.context.out.remark("note", Tone::Good, &text);
+        Ok(())
+    }
+
+    /// Prints the line to try, now that it works.
+    fn announce(&self) -> anyhow::Result<()> {
+        let table = compile(&self.config)?.table;
+        let Some(example) = Example::find(&self.config, &table) else {
+            self.context.out.remark("note", Tone::Dim, "the tunnel is up; no request could be made up that fits the matches");
+            return Ok(());
+        };
+        let line = match &self.end.edge {
+            Some(edge) => example.curl(&format!("http://{}", reachable(edge.client_addr()))),
+            None => {
+                let cname = format!("{}.cfargotunnel.com", self.end.config.token.tunnel_id);
+                let text = format!("the tunnel is up; clients find it once {} is a proxied CNAME for {cname}", example.host());
+                self.context.out.remark("note", Tone::Good, &text);
+                example.public_curl()
+            }
+        };
+        self.context.out.blocks(&[Block::Gap, Block::Line(Cell::new(line, Tone::Strong))])?;
+        Ok(())
+    }
+
+    /// Says why there is no connection yet.
+    fn complain(&self) {
+        let mut reasons: Vec<String> = self.connector.connections().into_iter().filter_map(|c| c.last_error).collect();
+        reasons.sort();
+        reasons.dedup();
+        let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
+        self.context.out.remark("warning", Tone::Warn, &format!("no connection to the edge yet{reasons}; still trying"));
+    }
+
+    /// Ends in good order; at once on another signal.
+    async fn drain(self, signals: &mut Signals, draining: &watch::Sender<bool>, grace: Duration) -> ExitCode {
+        self.context.out.remark("note", Tone::Dim, "draining; once more to stop at once");
+        let edge = self.end.edge;
+        let steps = Steps {
+            unregister: self.connector.drain(),
+            idle: self.plane.idle(),
+            stop: async {
+                if let Some(edge) = edge {
+                    edge.shutdown().await;
+                }
+            },
+        };
+        tokio::select! {
+            _ = drain::drain(draining, grace, steps) => ExitCode::Fine,
+            () = signals.next() => ExitCode::Interrupted,
+        }
+    }
+}
+
+/// An address that a client on this machine can use.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(a) if a.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, a.port()).into(),
+        SocketAddr::V6(a) if a.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, a.port()).into(),
+        other => other,
+    }
+}
