@@ -65,8 +65,12 @@ need_go() {
   local arch module zip tmp
   case $(uname -m) in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) arch=$(uname -m) ;; esac
   module=golang.org/toolchain@v0.0.1-go$want.linux-$arch
-  zip=$(cd / && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p')
-  [ -d "$zip" ] || die "Go $want or newer is needed, this is $have, and the toolchain could not be fetched" "install Go 1.21 or newer from https://go.dev/dl"
+  # Without its authorities Go trusts nobody; a minimal Debian comes without them.
+  [ -n "${SSL_CERT_FILE:-}" ] || [ -e /etc/ssl/certs/ca-certificates.crt ] || packages ca-certificates
+  local answer
+  answer=$(cd / && go mod download -json "$module" 2>&1) || true
+  zip=$(sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer")
+  [ -d "$zip" ] || die "Go $want or newer is needed, this is $have, and its toolchain could not be fetched: $answer" "install Go 1.21 or newer from https://go.dev/dl"
   tmp=$dir.$$
   if ! { mkdir -p "$(dirname "$dir")" && cp -r "$zip" "$tmp" && chmod -R u+w "$tmp" && chmod +x "$tmp"/bin/* "$tmp"/pkg/tool/*/* && mv -T "$tmp" "$dir"; }; then
     die "Go $want could not be unpacked into $dir"
