@@ -93,6 +93,11 @@ fn admit(head: &mut Parts, inbound: &Inbound, body: Body) -> Result<RequestBody,
         return Err(Kind::BadLength.into());
     }
     forwarded::strip_request(&mut head.headers);
+    if inbound.websocket {
+        // Bytes that are never sent must not be announced either: a backend that does not get the upgrade would take them
+        // from the next request on its connection.
+        head.headers.remove(CONTENT_LENGTH);
+    }
     head.extensions.clear();
     // What follows the head of an upgrade is not a body but the session, which the transport carries.
     Ok(if inbound.websocket { RequestBody::empty() } else { RequestBody::new(body, declared) })
@@ -194,9 +199,9 @@ async fn frame(head: Parts, body: RequestBody, protocol: BackendProtocol) -> Res
 /// A length when it is known, else chunked. A method that usually has no body gets a moment to show that it has none, because
 /// many servers take a chunked GET badly (S3 "Retries").
 async fn frame_h1(mut head: Parts, mut body: RequestBody) -> Request<RequestBody> {
-    const USUALLY_EMPTY: [Method; 5] = [Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS, Method::TRACE];
+    const USUALLY_EMPTY: [&str; 7] = ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "SEARCH"];
     head.version = Version::HTTP_11;
-    if body.is_open() && USUALLY_EMPTY.contains(&head.method) {
+    if body.is_open() && USUALLY_EMPTY.contains(&head.method.as_str()) {
         body.probe().await;
     }
     if body.is_open() {

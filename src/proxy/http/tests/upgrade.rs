@@ -110,11 +110,21 @@ async fn where_upgrades_are_not_passed_on_the_backend_gets_an_ordinary_request()
     let mut required = h1(backend.address);
     required.options.websocket_require_app_protocol = true;
     for config in [required, all_to(BackendProtocol::H2c, &[backend.address])] {
-        let answer = read(upgrade(&plane(&config)).await).await;
+        let f = plane(&config);
+        let answer = read(upgrade(&f).await).await;
         assert_eq!(answer.status, StatusCode::OK);
         let echo: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(backend::echoed(&echo, "upgrade"), None);
         assert_eq!(backend::echoed(&echo, "connection"), None);
+        // A length beside the upgrade announces bytes that do not follow: they would be taken from the next request.
+        for _ in 0..2 {
+            let (inbound, mut request) = handshake();
+            request.headers_mut().insert("content-length", "30".parse().unwrap());
+            let answer = read(f.serve(inbound, request).await).await;
+            assert_eq!(answer.status, StatusCode::OK);
+            let echo: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+            assert_eq!(backend::echoed(&echo, "content-length"), None);
+        }
     }
     let mut marked = h1(shouting().await.address);
     marked.options.websocket_require_app_protocol = true;
