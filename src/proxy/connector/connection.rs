@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use super::dns::Resolve;
 use super::edge::Edge;
 use super::link::{ControlStream, Link, LinkError, Rtt};
 use super::state::{DialId, Loss, Transport};
-use super::stream::{PushedVersion, Streams};
+use super::stream::{LARGE_HEADS, PushedVersion, Streams};
 use super::wire::registration::{ClientInfo, ConnectionOptions, Registration};
 use super::{http2, quic};
 use crate::gateway::token::TunnelToken;
@@ -151,6 +151,7 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
             index: dial.slot,
             requests: TaskTracker::new(),
             pushed: Arc::clone(&self.pushed),
+            large_heads: Semaphore::new(LARGE_HEADS),
         };
         let mut link = match (dial.transport, self.sockets.get(usize::from(dial.slot))) {
             (Transport::Quic, Some(sockets)) => quic::dial(address, &self.quic, sockets, streams).await?,

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -17,6 +18,8 @@ use crate::proxy::http::{Body, Inbound, Serve, Upgraded, UpgradedIo, Via};
 
 /// Longest wait for a stream to say what it is.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Large heads of QUIC streams that a connection reads at once; each may have a megabyte.
+pub(super) const LARGE_HEADS: usize = 32;
 /// Most bytes of a pushed configuration that are read.
 pub(super) const MAX_PUSH: usize = 4 << 20;
 /// Piece that is copied at once after an upgrade.
@@ -37,6 +40,8 @@ pub(super) struct Streams<S> {
     pub(super) requests: TaskTracker,
     /// The newest configuration that any connection was sent.
     pub(super) pushed: Arc<PushedVersion>,
+    /// Places for large heads of QUIC streams, [`LARGE_HEADS`] in all.
+    pub(super) large_heads: Semaphore,
 }
 
 /// A request's answer, ready for a transport.

@@ -32,7 +32,8 @@ where
     A: Future<Output = Response<Body>> + Send + 'static,
 {
     let service = App(Box::new(move |inbound, request| Box::pin(answer(inbound, request))));
-    Streams { service: Arc::new(service), index: 1, requests: TaskTracker::new(), pushed: Arc::default() }
+    let large_heads = tokio::sync::Semaphore::new(stream::LARGE_HEADS);
+    Streams { service: Arc::new(service), index: 1, requests: TaskTracker::new(), pushed: Arc::default(), large_heads }
 }
 
 /// A body, and what writes it. Resetting the writer is a body that fails.

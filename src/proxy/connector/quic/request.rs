@@ -12,9 +12,10 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use quinn::{RecvStream, SendStream, VarInt};
 use tokio::io::{AsyncReadExt as _, AsyncWrite};
+use tokio::sync::Semaphore;
 
 use crate::proxy::connector::control::RPC_TIMEOUT;
-use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, Streams, relay, strip_hop_by_hop};
+use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, Streams, relay};
 use crate::proxy::connector::wire::WireError;
 use crate::proxy::connector::wire::message::Limits;
 use crate::proxy::connector::wire::rpc::{ConfigurationEvent, ConfigurationServer};
@@ -24,7 +25,7 @@ use crate::proxy::connector::wire::stream::{
 use crate::proxy::http::body::QuicBody;
 use crate::proxy::http::{Body, BodyError, Serve, UpgradedIo};
 
-/// Largest piece of a head that is read at once.
+/// Largest piece of a head that is read at once, and most of a head that is held without a place among the large ones.
 const HEAD_CHUNK: usize = 16 * 1024;
 
 /// Why a stream ended early.
@@ -48,12 +49,12 @@ enum StreamError {
     Body(BodyError),
 }
 
-/// Why a request's head cannot be served. Sent to the edge as the error of the response.
+/// Why a request's head cannot be served.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum InvalidRequest {
     #[error("tcp flows are not served by this connector")]
     Tcp,
-    #[error("the {0} is missing or malformed")]
+    #[error("the {0} is missing, malformed or there twice")]
     Field(&'static str),
     #[error("the header {0:?} is malformed")]
     Header(String),
@@ -101,7 +102,7 @@ impl AsyncWrite for Sender {
 pub(super) async fn serve<S: Serve>(streams: Arc<Streams<S>>, send: SendStream, mut recv: RecvStream) {
     let send = Sender { stream: send, finished: false };
     let mut ahead = BytesMut::new();
-    let opening = tokio::time::timeout(HEAD_TIMEOUT, read_opening(&mut recv, &mut ahead)).await;
+    let opening = tokio::time::timeout(HEAD_TIMEOUT, read_opening(&streams.large_heads, &mut recv, &mut ahead)).await;
     let done = match opening.unwrap_or(Err(StreamError::Slow)) {
         Ok(Opening::Request(head)) => forward(&streams, head, ahead.freeze(), send, recv).await,
         Ok(Opening::Rpc) => {
@@ -115,9 +116,18 @@ pub(super) async fn serve<S: Serve>(streams: Arc<Streams<S>>, send: SendStream, 
     }
 }
 
-async fn read_opening(recv: &mut RecvStream, ahead: &mut BytesMut) -> Result<Opening, StreamError> {
+/// Reads the head. What is read is out of reach of the stream's window, so that a head of more than [`HEAD_CHUNK`] waits for one
+/// of the places in `large`: thousands of streams that stop inside their heads would hold a megabyte each.
+async fn read_opening(large: &Semaphore, recv: &mut RecvStream, ahead: &mut BytesMut) -> Result<Opening, StreamError> {
+    let mut place = None;
     loop {
-        let Some(chunk) = recv.read_chunk(HEAD_CHUNK, true).await? else { return Err(StreamError::Cut) };
+        let room = HEAD_CHUNK - ahead.len().min(HEAD_CHUNK);
+        if room == 0 && place.is_none() {
+            // Never closed; without a place the stream is given up by its deadline.
+            place = large.acquire().await.ok();
+        }
+        let most = if room == 0 { HEAD_CHUNK } else { room };
+        let Some(chunk) = recv.read_chunk(most, true).await? else { return Err(StreamError::Cut) };
         ahead.extend_from_slice(&chunk.bytes);
         if let Some(opening) = Opening::take(ahead, &Limits::DEFAULT)? {
             return Ok(opening);
@@ -167,12 +177,16 @@ async fn forward<S: Serve>(
 ) -> Result<(), StreamError> {
     let parsed = match Parsed::try_from(head) {
         Ok(parsed) => parsed,
-        Err(error) => return refuse(&mut send, StatusCode::BAD_GATEWAY, Some(&error)).await,
+        Err(error @ InvalidRequest::Tcp) => return refuse(&mut send, StatusCode::BAD_GATEWAY, Some(&error)).await,
+        Err(error) => {
+            tracing::debug!(conn_index = streams.index, error = %error, "Request refused");
+            return refuse(&mut send, StatusCode::BAD_REQUEST, None).await;
+        }
     };
     let Parsed { authority, request, length, websocket } = parsed;
     let is_head = request.method() == Method::HEAD;
     // A stream that is not read as a body is kept to the end: dropping it tells the edge to stop sending.
-    let (body, kept) = match (websocket, length) {
+    let (body, mut kept) = match (websocket, length) {
         (true, _) | (false, Length::None) => (Body::Empty, Some((ahead, recv))),
         (false, Length::Known(length)) => (Body::Quic(QuicBody::after(ahead, recv, Some(length))), None),
         (false, Length::Unknown) => (Body::Quic(QuicBody::after(ahead, recv, None)), None),
@@ -183,6 +197,7 @@ async fn forward<S: Serve>(
         biased;
         // The client is gone: dropping the other future cancels the request to the backend (§5.5).
         _ = &mut stopped => return Err(StreamError::Stopped),
+        () = given_up(kept.as_mut().map(|(_, recv)| recv)) => return Err(StreamError::Stopped),
         answer = streams.answer(authority, websocket, false, request.map(|()| body)) => answer,
     };
     match (answer, kept) {
@@ -196,6 +211,16 @@ async fn forward<S: Serve>(
         (Answer::Upgrade(..), None) => refuse(&mut send, StatusCode::BAD_GATEWAY, None).await,
         (Answer::Refuse(status), _) => refuse(&mut send, status, None).await,
     }
+}
+
+/// Resolves when the edge resets a stream that is not read as a body: the client is gone. A body that is read says so itself.
+async fn given_up(recv: Option<&mut RecvStream>) {
+    if let Some(recv) = recv
+        && matches!(recv.received_reset().await, Ok(Some(_)))
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// The connector's own answer: a status, or with `error` none at all, which clients see as 502.
@@ -285,9 +310,11 @@ impl TryFrom<ConnectRequest> for Parsed {
         let (mut method, mut authority) = (None, None);
         for (key, value) in head.metadata {
             if key == HTTP_METHOD {
-                method = Method::from_bytes(&value).ok();
+                let read = Method::from_bytes(&value).ok().filter(|m| *m != Method::CONNECT && method.is_none());
+                method = Some(read.ok_or(InvalidRequest::Field("method"))?);
             } else if key == HTTP_HOST {
-                authority = std::str::from_utf8(&value).ok().map(str::to_owned);
+                let read = std::str::from_utf8(&value).ok().filter(|_| authority.is_none());
+                authority = Some(read.ok_or(InvalidRequest::Field("host"))?.to_owned());
             } else if let Some(name) = key.strip_prefix(HTTP_HEADER) {
                 let refuse = || InvalidRequest::Header(name.chars().take(64).collect());
                 // `HeaderName` takes no colon, so a key of more than two parts is refused here.
@@ -296,10 +323,12 @@ impl TryFrom<ConnectRequest> for Parsed {
                 request.headers_mut().try_append(name, value).map_err(|_| refuse())?;
             }
         }
-        *request.method_mut() = method.filter(|m| *m != Method::CONNECT).ok_or(InvalidRequest::Field("method"))?;
+        *request.method_mut() = method.ok_or(InvalidRequest::Field("method"))?;
         let websocket = head.kind == ConnectKind::Websocket;
         let length = if websocket { Length::None } else { body_length(request.headers())? };
-        strip_hop_by_hop(request.headers_mut());
+        // What it says is said by `length` now. The other fields of the hop are the service's to remove, which knows those that
+        // nobody may name in `Connection` to be rid of them.
+        request.headers_mut().remove(header::TRANSFER_ENCODING);
         if length == Length::Unknown {
             // Chunked wins, and only one of the two may be seen behind us (RFC 9112 §6.3).
             request.headers_mut().remove(header::CONTENT_LENGTH);
@@ -392,7 +421,7 @@ mod tests {
         }
         let websocket = request(ConnectKind::Websocket, "/ws", &[&BASE[..], &[("HttpHeader:Upgrade", "websocket")]].concat());
         let websocket = websocket.expect("valid");
-        assert!(websocket.websocket && websocket.request.headers().is_empty());
+        assert!(websocket.websocket && websocket.length == Length::None);
     }
 
     #[test]
@@ -416,5 +445,9 @@ mod tests {
         assert_eq!(request(ConnectKind::Http, "/", &BASE[1..]).map(drop), Err(InvalidRequest::Field("method")));
         let connect = [("HttpMethod", "CONNECT"), BASE[1]];
         assert_eq!(request(ConnectKind::Http, "/", &connect).map(drop), Err(InvalidRequest::Field("method")));
+        for (i, field) in ["method", "host"].into_iter().enumerate() {
+            let twice = [&BASE[..], &BASE[i..=i]].concat();
+            assert_eq!(request(ConnectKind::Http, "/", &twice).map(drop), Err(InvalidRequest::Field(field)));
+        }
     }
 }

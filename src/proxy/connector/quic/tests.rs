@@ -51,7 +51,8 @@ async fn connect(streams: Streams<App>) -> Edge {
 fn head(kind: ConnectKind, dest: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
     let base = [("HttpMethod", "POST"), ("HttpHost", "app.example.test")];
     let pair = |(k, v): &(&str, &str)| ((*k).to_owned(), Bytes::from((*v).to_owned()));
-    let metadata = base.iter().chain(pairs).map(pair).collect();
+    let base = base.iter().filter(|(key, _)| pairs.iter().all(|(k, _)| k != key));
+    let metadata = base.chain(pairs).map(pair).collect();
     ConnectRequest { dest: dest.into(), kind, metadata }.encode().expect("a head")
 }
 
@@ -141,7 +142,7 @@ async fn what_cannot_be_served_is_an_error_or_a_status() {
     let (tcp, _) = edge.call(ConnectKind::Tcp, "10.0.0.1:22", &[], b"").await;
     assert_eq!(tcp.error, "tcp flows are not served by this connector");
     let (bad, _) = edge.call(ConnectKind::Http, "/", &[("HttpHeader:Content-Length", "x")], b"").await;
-    assert_eq!(bad.error, "the header \"content-length\" is malformed");
+    assert_eq!((bad.error.as_str(), &metadata(&bad, "HttpStatus")[..]), ("", &[&b"400"[..]][..]));
     let (panicked, _) = edge.call(ConnectKind::Http, "/", &[], b"").await;
     assert_eq!((panicked.error.as_str(), &metadata(&panicked, "HttpStatus")[..]), ("", &[&b"502"[..]][..]));
     let (management, _) = edge.call(ConnectKind::Http, "/", &[("HttpHost", "management.argotunnel.com")], b"").await;
@@ -197,22 +198,48 @@ async fn a_body_that_fails_is_no_complete_body_and_trailers_are_left_out() {
 }
 
 #[tokio::test]
-async fn an_edge_that_stops_a_response_cancels_the_request() {
-    let (dropped, seen) = tokio::sync::oneshot::channel();
-    let guard = Mutex::new(Some(OnDrop(Some(dropped))));
-    let edge = connect(app(move |_, _| {
-        let guard = guard.lock().expect("not poisoned").take();
-        async move {
-            let _guard = guard;
-            std::future::pending().await
+async fn heads_that_never_end_hold_little_and_stop_nobody_else() {
+    use crate::proxy::connector::stream::LARGE_HEADS;
+    let edge = connect(echo()).await;
+    let large = "x".repeat(60_000);
+    let whole = head(ConnectKind::Http, "/", &[("HttpHeader:X", large.as_str())]);
+    let mut stuck = Vec::new();
+    for _ in 0..LARGE_HEADS {
+        stuck.push(edge.open(&whole[..40_000]).await);
+    }
+    let (response, _) = edge.call(ConnectKind::Http, "/", &[], b"").await;
+    assert_eq!(metadata(&response, "HttpStatus"), [b"200"]);
+    let (_send, mut recv) = edge.open(&whole).await;
+    let early = timeout(Duration::from_millis(200), recv.read_chunk(64, true)).await;
+    assert!(early.is_err(), "there is no place for another large head");
+    stuck.clear();
+    let (served, _) = timeout(Duration::from_secs(5), self::response(&mut recv)).await.expect("places come free");
+    assert_eq!(metadata(&served, "HttpStatus"), [b"200"]);
+}
+
+#[tokio::test]
+async fn an_edge_that_stops_a_response_or_resets_the_request_cancels_it() {
+    for stop in [true, false] {
+        let (dropped, seen) = tokio::sync::oneshot::channel();
+        let guard = Mutex::new(Some(OnDrop(Some(dropped))));
+        let edge = connect(app(move |_, _| {
+            let guard = guard.lock().expect("not poisoned").take();
+            async move {
+                let _guard = guard;
+                std::future::pending().await
+            }
+        }))
+        .await;
+        let (mut send, mut recv) = edge.open(&head(ConnectKind::Http, "/slow", &[])).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if stop {
+            recv.stop(VarInt::from_u32(0)).expect("stopped");
+        } else {
+            send.reset(VarInt::from_u32(0)).expect("reset");
         }
-    }))
-    .await;
-    let (_send, mut recv) = edge.open(&head(ConnectKind::Http, "/slow", &[])).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    recv.stop(VarInt::from_u32(0)).expect("stopped");
-    timeout(Duration::from_secs(5), seen).await.expect("cancelled at once").expect("dropped");
-    timeout(Duration::from_secs(5), edge.link.idle()).await.expect("the stream is over");
+        timeout(Duration::from_secs(5), seen).await.expect("cancelled at once").expect("dropped");
+        timeout(Duration::from_secs(5), edge.link.idle()).await.expect("the stream is over");
+    }
 }
 
 #[tokio::test]

@@ -51,6 +51,9 @@ pub struct Message {
     budget: Cell<usize>,
 }
 
+/// Most bytes that are set aside for a message on its own word.
+const RESERVE: usize = 16 * 1024;
+
 /// Times that every word of a message may be read: our decoders read each object once, copying and peeking once more.
 const READS: usize = 4;
 
@@ -80,7 +83,8 @@ impl Message {
         }
         let total = total as usize;
         if buffer.len() - table < total {
-            buffer.reserve(table + total - buffer.len());
+            // Announced is not sent: memory comes with the bytes.
+            buffer.reserve((table + total - buffer.len()).min(RESERVE));
             return Ok(None);
         }
         buffer.advance(table);
