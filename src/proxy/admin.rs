@@ -14,8 +14,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::http::Plane;
@@ -24,6 +26,11 @@ use super::http::Plane;
 const MAX_CONNECTIONS: usize = 64;
 /// Longest wait for the head of a request, which also ends idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest life of a connection, and then what a response under way may still take: a client that reads nothing keeps its place
+/// no longer, and a scraper just connects again.
+const LIFE: Duration = Duration::from_secs(120);
+const LAST_RESPONSE: Duration = Duration::from_secs(10);
 
 /// What the probes look at.
 #[derive(Clone, Debug)]
@@ -98,7 +105,7 @@ pub async fn serve(listener: TcpListener, state: State, shutdown: CancellationTo
             (_, Err(error)) => {
                 tracing::warn!(%error, "Cannot accept an admin connection");
                 // Out of file descriptors, most likely: do not spin.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_millis(100)).await;
             }
             // The semaphore is never closed.
             (Err(_), _) => return,
@@ -106,14 +113,25 @@ pub async fn serve(listener: TcpListener, state: State, shutdown: CancellationTo
     }
 }
 
-async fn connection(socket: TcpStream, state: &State) {
+async fn connection<IO: AsyncRead + AsyncWrite + Unpin>(socket: IO, state: &State) {
     let service = service_fn(|request: Request<Incoming>| std::future::ready(Ok::<_, Infallible>(answer(&request, state))));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(socket), service)
-        .await;
-    if let Err(error) = served {
+        .serve_connection(TokioIo::new(socket), service);
+    let mut served = std::pin::pin!(served);
+    let ended = tokio::select! {
+        ended = served.as_mut() => ended,
+        () = sleep(LIFE) => {
+            served.as_mut().graceful_shutdown();
+            let Ok(ended) = timeout(LAST_RESPONSE, served).await else {
+                tracing::debug!("Admin connection cut: its client does not read");
+                return;
+            };
+            ended
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "Admin connection ended");
     }
 }
@@ -184,6 +202,7 @@ fn response(status: StatusCode, content_type: &'static str, body: impl Into<Byte
 mod tests {
     use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
     use crate::gateway::ir::RouteConfig;
@@ -268,5 +287,15 @@ mod tests {
         shutdown.cancel();
         server.await.unwrap();
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_keeps_no_place() {
+        let p = probe();
+        let (mut client, socket) = tokio::io::duplex(64);
+        let start = tokio::time::Instant::now();
+        client.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        connection(socket, &p.state).await;
+        assert_eq!(start.elapsed(), LIFE + LAST_RESPONSE);
     }
 }

@@ -83,6 +83,11 @@ async fn hostile_requests_do_not_reach_the_backend() {
             "GET / HTTP/1.1\r\nhost: a b\r\n\r\n",
             "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
             "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: a\r\nx : y\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: a\r\nx: y\0z\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: user@a\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: [::1\r\n\r\n",
             "CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n",
         ];
         for request in requests {
@@ -93,5 +98,65 @@ async fn hostile_requests_do_not_reach_the_backend() {
             assert_eq!(&answer, b"HTTP/1.1 400", "{protocol:?} {request:?}");
         }
         assert_eq!(world.origin.seen.requests.load(std::sync::atomic::Ordering::SeqCst), 0, "{protocol:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_length_beside_a_coding_does_not_count_and_the_connection_ends() {
+    const LENGTH: &str = "content-length: 5\r\n";
+    const CODING: &str = "transfer-encoding: chunked\r\n";
+    for protocol in BOTH {
+        let world = World::start(protocol).await;
+        for (i, head) in [format!("{LENGTH}{CODING}"), format!("{CODING}{LENGTH}")].into_iter().enumerate() {
+            let mut tcp = tokio::net::TcpStream::connect(world.clients()).await.unwrap();
+            let smuggled = "GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n";
+            let request = format!("POST /upload HTTP/1.1\r\nhost: a\r\n{head}\r\n0\r\n\r\n{smuggled}");
+            tcp.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let _ = within(SOON, tcp.read_to_end(&mut answer)).await;
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 200 ") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
+            assert!(
+                !world.origin.last().headers.contains_key("content-length")
+                    || world.origin.last().headers["content-length"] == "0"
+            );
+            assert_eq!(world.origin.seen.requests.load(std::sync::atomic::Ordering::SeqCst), i + 1, "{protocol:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn header_bombs_get_431_and_no_backend() {
+    for protocol in BOTH {
+        let world = World::start(protocol).await;
+        let many = (0..90).map(|i| format!("x-{i}: {}\r\n", "v".repeat(1500))).collect::<String>();
+        for headers in [many, "x: y\r\n".repeat(300)] {
+            let mut tcp = tokio::net::TcpStream::connect(world.clients()).await.unwrap();
+            let _ = tcp.write_all(format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n").as_bytes()).await;
+            let mut answer = [0; 12];
+            within(SOON, tcp.read_exact(&mut answer)).await.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 431", "{protocol:?} {}", String::from_utf8_lossy(&answer));
+        }
+        assert_eq!(world.origin.seen.requests.load(std::sync::atomic::Ordering::SeqCst), 0, "{protocol:?}");
+        assert_eq!(world.sessions().len(), 4, "no connection paid for it");
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_with_a_length_does_not_eat_what_follows() {
+    for protocol in BOTH {
+        let world = World::start(protocol).await;
+        // The backend refuses the upgrade for want of a key, and its connection goes on.
+        for _ in 0..2 {
+            let mut tcp = tokio::net::TcpStream::connect(world.clients()).await.unwrap();
+            let request =
+                "GET /ws HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\ncontent-length: 3\r\n\r\nabc";
+            tcp.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = [0; 12];
+            within(SOON, tcp.read_exact(&mut answer)).await.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 400", "{protocol:?}");
+            assert!(!world.origin.last().headers.contains_key("content-length"), "{protocol:?}");
+        }
+        assert_eq!(get(world.clients(), "/x").await.status, 200, "{protocol:?}");
     }
 }

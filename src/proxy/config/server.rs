@@ -143,7 +143,11 @@ impl Failure {
         let mut response = answer_json(self.status(), &json!({ "error": self.to_string() }));
         let headers = response.headers_mut();
         match self {
-            Self::Unauthorized => headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            Self::Unauthorized => {
+                // A stranger does not keep one of the places.
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
             Self::Method => headers.insert(header::ALLOW, HeaderValue::from_static("GET, PUT")),
             // What is left of the document is not read.
             Self::TooLarge | Self::Slow => headers.insert(header::CONNECTION, HeaderValue::from_static("close")),

@@ -100,6 +100,8 @@ impl Fixture {
             .unwrap();
         let response = sender.send_request(request).await.ok()?;
         let status = response.status();
+        let closes = response.headers().get("connection").is_some_and(|value| value == "close");
+        assert!(closes || status != StatusCode::UNAUTHORIZED, "a stranger keeps no connection");
         let body = response.into_body().collect().await.ok()?.to_bytes();
         Some((status, serde_json::from_slice(&body).unwrap()))
     }

@@ -85,6 +85,10 @@ impl<S: Serve, R: Resolve> Loop<S, R> {
                 }
                 () = self.sup.drain.cancelled(), if !draining => {
                     draining = true;
+                    // A connection that has just registered is drained like the others and not cut.
+                    while let Ok(report) = self.sup.reports.try_recv() {
+                        self.take(report);
+                    }
                     self.step(Event::Drain);
                 }
                 Some(ended) = self.tasks.join_next_with_id() => if let Err(error) = ended {
@@ -97,7 +101,14 @@ impl<S: Serve, R: Resolve> Loop<S, R> {
 
     /// A connection's task ended without a report: it panicked, or was aborted on purpose.
     fn died(&mut self, task: tokio::task::Id, panicked: bool) {
-        let Some(dial) = self.running.iter().find(|(_, r)| r.task.id() == task).map(|(dial, _)| *dial) else { return };
+        let Some(dial) = self.running.iter().find(|(_, r)| r.task.id() == task).map(|(dial, _)| *dial) else {
+            if panicked {
+                // The probe, or a try that was given up. Without an answer QUIC would not be tried again; for the latter this
+                // one means nothing.
+                self.take(Report::Probed(false));
+            }
+            return;
+        };
         if panicked {
             tracing::error!("Connection task panicked");
             self.take(Report::Lost(dial, Loss::Ended, "a task of the connection panicked".to_owned()));

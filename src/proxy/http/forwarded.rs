@@ -56,6 +56,15 @@ pub(super) fn strip_response(headers: &mut HeaderMap) {
     headers.remove(header::TE);
 }
 
+/// Takes out of a response's trailers what may not stand there: framing, routing and the hop's own fields (RFC 9110 §6.5.1). An
+/// HTTP/2 peer takes some of them for a broken stream.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    strip_response(trailers);
+    for name in [header::CONTENT_LENGTH, header::HOST, header::TRAILER] {
+        trailers.remove(name);
+    }
+}
+
 fn strip_named(headers: &mut HeaderMap) {
     if !headers.contains_key(header::CONNECTION) {
         return;

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 
 use super::plane::InFlight;
 use super::pool::Lease;
-use super::{Body, BodyError};
+use super::{Body, BodyError, forwarded};
 
 /// The body of a backend's response.
 #[derive(Debug)]
@@ -44,7 +44,12 @@ impl http_body::Body for ResponseBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        let mut frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            forwarded::strip_trailers(trailers);
+        }
         match &frame {
             Some(Ok(_)) if !this.incoming.is_end_stream() => {}
             Some(Ok(_)) | None => this.ended(true),
