@@ -136,3 +136,60 @@ async fn an_upload_that_breaks_off_is_no_upload() {
         let _ = asked.await;
     }
 }
+
+#[tokio::test]
+async fn an_answer_before_the_end_of_the_upload_arrives_whole() {
+    for protocol in BOTH {
+        let world = World::start(protocol).await;
+        for _ in 0..20 {
+            let (feed, body) = fed();
+            let asked = tokio::spawn(send(world.clients(), to("POST", "/early/300000").body(body).unwrap()));
+            feed.send(vec![1; 100_000].into()).await.unwrap();
+            let response = within(SOON, asked).await.unwrap().unwrap();
+            assert_eq!(response.status(), 200, "{protocol:?}");
+            let got = within(SOON, response.into_body().collect()).await.unwrap().to_bytes();
+            assert_eq!(got.len(), 300_000, "{protocol:?}");
+            drop(feed);
+        }
+        assert_eq!(get(world.clients(), "/x").await.status, 200, "{protocol:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_a_response_never_looks_whole() {
+    for protocol in BOTH {
+        let world = World::start(protocol).await;
+        for path in ["/cut/1000/chunked", "/cut/1000/length"] {
+            let response = within(SOON, send(world.clients(), to("GET", path).body(no_body()).unwrap())).await.unwrap();
+            assert_eq!(response.status(), 200);
+            assert!(within(SOON, response.into_body().collect()).await.is_err(), "{protocol:?} {path} over http/1.1");
+            let request = http::Request::builder().uri(format!("http://app.example.test{path}")).body(no_body()).unwrap();
+            let response = within(SOON, send_h2c(world.clients(), request)).await.unwrap();
+            assert!(within(SOON, response.into_body().collect()).await.is_err(), "{protocol:?} {path} over h2c");
+        }
+        let idle = world.edge.wait_until(SOON, |state| state.requests_in_flight == 0).await;
+        assert!(idle && world.sessions().len() == 4, "{protocol:?}: only those streams ended");
+        eventually("nothing is left in flight", || world.plane.in_flight() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_websocket_whose_backend_or_client_vanishes_ends_everywhere() {
+    for protocol in BOTH {
+        let world = World::start(protocol).await;
+        let url = format!("ws://{}/ws", world.clients());
+        let tcp = tokio::net::TcpStream::connect(world.clients()).await.unwrap();
+        let (mut ws, _) = within(SOON, tokio_tungstenite::client_async(&url, tcp)).await.unwrap();
+        // The backend leaves without a close frame of its own.
+        ws.send(Message::text("vanish")).await.unwrap();
+        let end = within(SOON, ws.next()).await;
+        assert!(end.is_none_or(|m| m.is_err()), "{protocol:?}");
+        let tcp = tokio::net::TcpStream::connect(world.clients()).await.unwrap();
+        let (ws, _) = within(SOON, tokio_tungstenite::client_async(&url, tcp)).await.unwrap();
+        drop(ws);
+        eventually("the plane lets go", || world.plane.in_flight() == 0).await;
+        // A client that ends its side is given a moment by the edge for the last words of the other.
+        let idle = world.edge.wait_until(SOON * 2, |state| state.requests_in_flight == 0).await;
+        assert!(idle, "{protocol:?}");
+    }
+}

@@ -20,7 +20,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type Out = UnsyncBoxBody<Bytes, std::io::Error>;
+type Answer = Response<Out>;
 
 #[derive(Clone)]
 pub(crate) struct Origin {
@@ -108,6 +109,24 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Result<Answer, I
             plain("slept")
         }
         "stall" => streamed(stall(seen, number)),
+        "early" => {
+            // Answers first and reads on, as a server does that lingers.
+            tokio::spawn(body.collect());
+            plain(pattern(number))
+        }
+        "cut" => {
+            let pieces = [Ok(Frame::data(pattern(number))), Err(std::io::ErrorKind::ConnectionReset.into())];
+            // A moment, so that the head and the piece are out before the cut.
+            let stream = futures_util::stream::iter(pieces).then(|piece| async {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                piece
+            });
+            let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
+            if words.next() == Some("length") {
+                response.headers_mut().insert(header::CONTENT_LENGTH, (2 * number).into());
+            }
+            response
+        }
         "duplex" => streamed(duplex(body)),
         "sse" => {
             let mut response = streamed(ticks(number));
@@ -135,11 +154,11 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Result<Answer, I
 }
 
 fn plain(bytes: impl Into<Bytes>) -> Answer {
-    Response::new(Full::new(bytes.into()).boxed_unsync())
+    Response::new(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
 }
 
-fn empty() -> UnsyncBoxBody<Bytes, Infallible> {
-    Empty::new().boxed_unsync()
+fn empty() -> Out {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
 type Frames = mpsc::Receiver<Frame<Bytes>>;
@@ -147,7 +166,7 @@ type Frames = mpsc::Receiver<Frame<Bytes>>;
 fn streamed(frames: Frames) -> Answer {
     let stream = futures_util::stream::unfold(frames, |mut frames| async {
         let frame = frames.recv().await?;
-        Some((Ok::<_, Infallible>(frame), frames))
+        Some((Ok::<_, std::io::Error>(frame), frames))
     });
     Response::new(StreamBody::new(stream).boxed_unsync())
 }
@@ -236,7 +255,8 @@ fn websocket(mut parts: http::request::Parts, body: Incoming) -> Answer {
         let Some(Ok(upgraded)) = futures_util::future::OptionFuture::from(upgrade).await else { return };
         let mut ws = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
         while let Some(Ok(message)) = ws.next().await {
-            if message.is_close() || ws.send(message).await.is_err() {
+            let vanish = message.to_text().is_ok_and(|text| text == "vanish");
+            if vanish || message.is_close() || ws.send(message).await.is_err() {
                 break;
             }
         }
