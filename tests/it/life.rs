@@ -234,6 +234,32 @@ async fn a_drain_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_drain_while_connections_register_unregisters_them() {
+    for protocol in BOTH {
+        let edge = Setup::edge().await;
+        edge.faults().delay_registrations(Duration::from_millis(1500));
+        let world = Setup::new(protocol).start_at(edge).await;
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        assert_eq!(world.sessions().len(), 0, "{protocol:?}");
+        within(SOON, world.connector.drain()).await;
+        let events = world.edge.state().events;
+        let count = |which: fn(&EventKind) -> bool| events.iter().filter(|e| which(&e.kind)).count();
+        let registered = count(|e| matches!(e, EventKind::Registered { .. }));
+        let unregistered = count(|e| matches!(e, EventKind::Unregistered { .. }));
+        assert_eq!((registered, unregistered), (4, 4), "{protocol:?}: {events:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_drain_gives_up_dials_at_once() {
+    let edge = Setup::edge().await;
+    edge.faults().silence_udp(true);
+    let world = Setup::new(Protocol::Quic).start_at(edge).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    within(Duration::from_secs(2), world.connector.drain()).await;
+}
+
+#[tokio::test]
 async fn configurations_swapped_under_load_lose_nothing() {
     for protocol in BOTH {
         let world = World::start(protocol).await;

@@ -39,7 +39,7 @@ pub(super) enum Report {
     Leaving(DialId),
     /// It gets no new requests.
     Unregistered(DialId),
-    /// It was retired and is closed.
+    /// It was retired and is closed, or given up before it was registered.
     Closed(DialId),
     /// Whether a QUIC handshake succeeded.
     Probed(bool),
@@ -52,7 +52,7 @@ pub(super) struct Dial {
     pub(super) transport: Transport,
     pub(super) rotate: bool,
     pub(super) attempts: u8,
-    /// Cancelled when the connection is to be retired.
+    /// Cancelled when the connection is to be retired, or given up if it is not registering yet.
     pub(super) retire: CancellationToken,
 }
 
@@ -78,6 +78,8 @@ enum ConnectError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error("given up for a drain")]
+    GivenUp,
 }
 
 impl ConnectError {
@@ -86,6 +88,7 @@ impl ConnectError {
             Self::Link(LinkError::Edge(_)) => Loss::NoAddress,
             Self::Link(_) => Loss::Dial,
             Self::Control(error) => error.loss(),
+            Self::GivenUp => Loss::Ended,
         }
     }
 
@@ -99,6 +102,7 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
     pub(super) async fn run(self: Arc<Self>, dial: Dial) {
         match self.connect(&dial).await {
             Ok((link, control)) => self.serve(&dial, link, control).await,
+            Err(ConnectError::GivenUp) => self.report(Report::Closed(dial.id)).await,
             Err(error) => {
                 if error.is_permanent() {
                     tracing::error!(error = %error, "Edge refuses the tunnel; check the token and that the tunnel exists");
@@ -131,7 +135,7 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
     }
 
     async fn connect(&self, dial: &Dial) -> Result<(Link, Control<ControlStream>), ConnectError> {
-        let address = self.edge.address(dial.slot, dial.rotate).await.map_err(LinkError::from)?;
+        let address = unless_given_up(dial, self.edge.address(dial.slot, dial.rotate)).await?.map_err(LinkError::from)?;
         self.report(Report::Dialing(dial.id, address)).await;
         let connected = self.connect_to(dial, address).await;
         let spoken = !matches!(&connected, Err(error) if error.loss() == Loss::Dial);
@@ -153,11 +157,15 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
             pushed: Arc::clone(&self.pushed),
             large_heads: Semaphore::new(LARGE_HEADS),
         };
-        let mut link = match (dial.transport, self.sockets.get(usize::from(dial.slot))) {
-            (Transport::Quic, Some(sockets)) => quic::dial(address, &self.quic, sockets, streams).await?,
-            _ => http2::dial(address, Arc::clone(&self.tls), streams).await?,
+        let established = async {
+            let mut link = match (dial.transport, self.sockets.get(usize::from(dial.slot))) {
+                (Transport::Quic, Some(sockets)) => quic::dial(address, &self.quic, sockets, streams).await?,
+                _ => http2::dial(address, Arc::clone(&self.tls), streams).await?,
+            };
+            let stream = link.control_stream().await?;
+            Ok::<_, LinkError>((link, stream))
         };
-        let stream = link.control_stream().await?;
+        let (link, stream) = unless_given_up(dial, established).await??;
         let registration = self.registration(dial, &link);
         let (mut control, details) = Control::register(stream, &registration).await?;
         tracing::info!(address = %address, location = details.location, connection_id = %details.uuid, "Connection registered");
@@ -232,6 +240,15 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
         }
         tracing::info!("Connection closed");
         self.report(Report::Closed(dial.id)).await;
+    }
+}
+
+/// `step` of a try, unless the try is given up before it is done.
+async fn unless_given_up<T>(dial: &Dial, step: impl Future<Output = T>) -> Result<T, ConnectError> {
+    tokio::select! {
+        biased;
+        () = dial.retire.cancelled() => Err(ConnectError::GivenUp),
+        done = step => Ok(done),
     }
 }
 

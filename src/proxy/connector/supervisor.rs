@@ -85,35 +85,27 @@ impl<S: Serve, R: Resolve> Loop<S, R> {
                 }
                 () = self.sup.drain.cancelled(), if !draining => {
                     draining = true;
-                    // A connection that has just registered is drained like the others and not cut.
-                    while let Ok(report) = self.sup.reports.try_recv() {
-                        self.take(report);
-                    }
                     self.step(Event::Drain);
                 }
                 Some(ended) = self.tasks.join_next_with_id() => if let Err(error) = ended {
-                    self.died(error.id(), error.is_panic());
+                    self.died(error.id());
                 },
                 () = timer => self.step(Event::Tick),
             }
         }
     }
 
-    /// A connection's task ended without a report: it panicked, or was aborted on purpose.
-    fn died(&mut self, task: tokio::task::Id, panicked: bool) {
-        let Some(dial) = self.running.iter().find(|(_, r)| r.task.id() == task).map(|(dial, _)| *dial) else {
-            if panicked {
-                // The probe, or a try that was given up. Without an answer QUIC would not be tried again; for the latter this
-                // one means nothing.
+    /// A task ended without a report: it panicked.
+    fn died(&mut self, task: tokio::task::Id) {
+        match self.running.iter().find(|(_, r)| r.task.id() == task).map(|(dial, _)| *dial) {
+            Some(dial) => {
+                tracing::error!("Connection task panicked");
+                self.take(Report::Lost(dial, Loss::Ended, "a task of the connection panicked".to_owned()));
+            }
+            None => {
+                tracing::error!("QUIC probe panicked");
                 self.take(Report::Probed(false));
             }
-            return;
-        };
-        if panicked {
-            tracing::error!("Connection task panicked");
-            self.take(Report::Lost(dial, Loss::Ended, "a task of the connection panicked".to_owned()));
-        } else {
-            self.running.remove(&dial);
         }
     }
 
@@ -181,14 +173,9 @@ impl<S: Serve, R: Resolve> Loop<S, R> {
                 let task = self.tasks.spawn(Arc::clone(&self.sup.dialer).run(try_).instrument(span));
                 self.running.insert(dial, Running { slot, transport, retire, task, registered: false });
             }
-            Effect::Retire(dial) => {
+            Effect::Retire(dial) | Effect::Abort(dial) => {
                 if let Some(running) = self.running.get(&dial) {
                     running.retire.cancel();
-                }
-            }
-            Effect::Abort(dial) => {
-                if let Some(running) = self.running.remove(&dial) {
-                    running.task.abort();
                 }
             }
             Effect::Probe => drop(self.tasks.spawn(Arc::clone(&self.sup.dialer).probe())),

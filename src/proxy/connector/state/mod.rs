@@ -41,7 +41,7 @@ pub enum Event {
     Leaving(DialId),
     /// A retired connection gets no new requests any more: its unregistration was answered, or has taken too long.
     Unregistered(DialId),
-    /// A retired connection is closed; its last request has ended or was cut.
+    /// A retired connection is closed; its last request has ended or was cut. Or a try was given up.
     Closed(DialId),
     /// The outcome of [`Effect::Probe`].
     Probed {
@@ -92,7 +92,8 @@ pub enum Effect {
     },
     /// Unregister, let the requests in flight end, close.
     Retire(DialId),
-    /// Drop a try that is under way.
+    /// Give up a try that is under way, unless it is registering already: the edge may send requests before we have read its
+    /// answer. Answered by [`Event::Closed`], or by what the registration came to.
     Abort(DialId),
     /// Find out whether a QUIC handshake succeeds, without registering.
     Probe,
@@ -204,10 +205,7 @@ impl State {
             Event::Lost(dial, loss) => self.lost(dial, loss, now),
             Event::Leaving(dial) => self.retire(|life| matches!(life, Life::Up { dial: d, .. } if *d == dial), now, &mut effects),
             Event::Unregistered(dial) => self.unregistered(dial, now),
-            Event::Closed(dial) => {
-                self.unregistered(dial, now);
-                self.lingering.remove(&dial);
-            }
+            Event::Closed(dial) => self.closed(dial, now),
             Event::Probed { usable } => self.choice.probed(usable, now),
             Event::NeedsTrailers(needed) => self.choice.needs_trailers(needed, now),
             Event::Drain => self.drain(now, &mut effects),
@@ -306,6 +304,17 @@ impl State {
         }
     }
 
+    fn closed(&mut self, dial: DialId, now: Time) {
+        self.unregistered(dial, now);
+        self.lingering.remove(&dial);
+        if self.phase == Phase::Draining
+            && let Some(index) = self.find(dial)
+            && matches!(self.slots[index].life, Life::Dialing { .. })
+        {
+            self.slots[index].enter(Life::Stopped, now);
+        }
+    }
+
     fn drain(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if self.phase != Phase::Serving {
             return;
@@ -315,10 +324,7 @@ impl State {
         for slot in &mut self.slots {
             match slot.life {
                 Life::Waiting { .. } => slot.enter(Life::Stopped, now),
-                Life::Dialing { dial, .. } => {
-                    effects.push(Effect::Abort(dial));
-                    slot.enter(Life::Stopped, now);
-                }
+                Life::Dialing { dial, .. } => effects.push(Effect::Abort(dial)),
                 Life::Up { .. } | Life::Retiring { .. } | Life::Stopped => {}
             }
         }

@@ -467,10 +467,36 @@ fn a_drain_unregisters_all_aborts_tries_and_ends_with_the_last_connection() {
     sim.send(Event::Unregistered(dials[1].1));
     assert!(sim.take().is_empty(), "a request is still in flight");
     sim.send(Event::Closed(dials[1].1));
+    assert!(sim.take().is_empty(), "a try has not been given up yet");
+    sim.send(Event::Closed(dials[2].1));
     assert_eq!(sim.take().pop().map(|(_, e)| e), Some(Effect::Finished));
     sim.send(Event::Drain);
     sim.send(Event::Tick);
     assert!(sim.take().is_empty());
+}
+
+#[test]
+fn a_registration_that_a_drain_comes_too_late_to_stop_is_unregistered() {
+    for registers in [true, false] {
+        let mut sim = Sim::new(Protocol::Http2, false);
+        let dials = sim.dials();
+        for (_, dial, _) in &dials[1..] {
+            sim.send(Event::Lost(*dial, Loss::Dial));
+        }
+        let late = dials[0].1;
+        sim.send(Event::Drain);
+        assert_eq!(sim.take().pop().map(|(_, e)| e), Some(Effect::Abort(late)));
+        if registers {
+            sim.send(Event::Registered(late));
+            assert_eq!(sim.take().pop().map(|(_, e)| e), Some(Effect::Retire(late)));
+            sim.send(Event::Unregistered(late));
+            assert!(sim.take().is_empty());
+            sim.send(Event::Closed(late));
+        } else {
+            sim.send(Event::Lost(late, refused(false, None)));
+        }
+        assert_eq!(sim.take().pop().map(|(_, e)| e), Some(Effect::Finished));
+    }
 }
 
 #[test]
@@ -482,6 +508,7 @@ fn a_drain_waits_for_what_a_move_left_behind_and_for_late_registrations() {
     sim.send(Event::Unregistered(moved));
     sim.take();
     sim.send(Event::Drain);
+    sim.send(Event::Closed(sim.dial_of(0)));
     for slot in 1..4 {
         let dial = sim.dial_of(slot);
         sim.send(Event::Lost(dial, Loss::Ended));
