@@ -216,19 +216,27 @@ catalogue! {
         "use the operators In, NotIn, Exists and DoesNotExist, with values for the first two only";
     /// Another listener has the port for another protocol.
     ListenerProtocolConflict: Error,
-        [accepted("ProtocolConflict"), verdict("Conflicted", True, "ProtocolConflict")],
+        [
+            accepted("ProtocolConflict"),
+            verdict("Conflicted", True, "ProtocolConflict"),
+            verdict("Programmed", False, "ProtocolConflict")
+        ],
         "give the listener a port of its own";
     /// Another listener has the port and hostname.
     ListenerHostnameConflict: Error,
-        [accepted("HostnameConflict"), verdict("Conflicted", True, "HostnameConflict")],
+        [
+            accepted("HostnameConflict"),
+            verdict("Conflicted", True, "HostnameConflict"),
+            verdict("Programmed", False, "HostnameConflict")
+        ],
         "give the listener a hostname or a port of its own";
     /// allowedRoutes names kinds that the protocol does not carry.
     RouteKindsInvalid: Error, [unresolved("InvalidRouteKinds")], "allow HTTPRoute and GRPCRoute only";
     /// No ReferenceGrant lets the listener use a certificate of another namespace.
-    CertificateNotPermitted: Error, [unresolved("RefNotPermitted")],
+    CertificateNotPermitted: Error, [unresolved("RefNotPermitted"), verdict("Programmed", False, "Invalid")],
         "create a ReferenceGrant in the Secret's namespace, or use a Secret of the listener's own";
     /// The certificate is missing or is none.
-    CertificateInvalid: Error, [unresolved("InvalidCertificateRef")],
+    CertificateInvalid: Error, [unresolved("InvalidCertificateRef"), verdict("Programmed", False, "Invalid")],
         "name a Secret of type kubernetes.io/tls; over a tunnel it is only checked, clients see the edge's certificate";
     /// The certificate cannot be checked, since no Secret was given.
     CertificateUnknown: Info, [], "include the Secret to have it checked";

@@ -66,6 +66,8 @@ pub(super) struct Lst<'s> {
     pub(super) kinds: Vec<Kind>,
     pub(super) opens: Opens<'s>,
     pub(super) accepted: bool,
+    /// Whether its certificates can be used, as far as they are known.
+    certified: bool,
     /// Routes attached to it, counted by a later pass.
     pub(super) attached: usize,
 }
@@ -139,7 +141,7 @@ pub(super) fn add<'s>(
             ctx.report_in(Scope::Listener(index), Code::ListenerNameRepeated, &source.id, field, message);
             listener.accepted = false;
         }
-        certificates(ctx, grants, &source, &listener);
+        listener.certified = certificates(ctx, grants, &source, &listener);
         topology.listeners.push(listener);
     }
     source.listeners = start..topology.listeners.len();
@@ -200,7 +202,7 @@ fn judge<'s>(ctx: &mut Ctx<'s>, source: &Source<'s>, at: usize, index: usize, vi
         let field = format!("spec.listeners[{index}].{field}");
         ctx.report_in(Scope::Listener(index), code, &source.id, field, format!("listener {}: {message}", view.name));
     }
-    Lst { view, source: at, index, protocol, hostname, port, kinds, opens, accepted, attached: 0 }
+    Lst { view, source: at, index, protocol, hostname, port, kinds, opens, accepted, certified: true, attached: 0 }
 }
 
 /// The route kinds that a listener takes, and those it names without being able to.
@@ -227,9 +229,11 @@ fn kinds(view: &view::Listener<'_>) -> (Vec<Kind>, Vec<String>) {
     (kinds, foreign)
 }
 
-/// Over a tunnel certificates are only checked: clients see the edge's (S3 "Gateway Listener Configuration").
-fn certificates<'s>(ctx: &mut Ctx<'s>, grants: &Grants<'s>, source: &Source<'s>, listener: &Lst<'s>) {
+/// Over a tunnel certificates are only checked: clients see the edge's (S3 "Gateway Listener Configuration"). The answer is
+/// whether none is known to be unusable.
+fn certificates<'s>(ctx: &mut Ctx<'s>, grants: &Grants<'s>, source: &Source<'s>, listener: &Lst<'s>) -> bool {
     let index = listener.index;
+    let mut usable = true;
     for (at, reference) in listener.view.certificates.iter().enumerate() {
         let to_namespace = reference.namespace.unwrap_or(source.namespace);
         let from = Referrer { kind: source.id.kind.as_str(), namespace: source.namespace };
@@ -248,8 +252,10 @@ fn certificates<'s>(ctx: &mut Ctx<'s>, grants: &Grants<'s>, source: &Source<'s>,
             let field = format!("spec.listeners[{index}].tls.certificateRefs[{at}]");
             let message = format!("listener {}: {message}", listener.view.name);
             ctx.report_in(Scope::Listener(index), code, &source.id, field, message);
+            usable &= code == Code::CertificateUnknown;
         }
     }
+    usable
 }
 
 fn secret_problem(ctx: &Ctx<'_>, namespace: &str, name: &str) -> Option<(Code, String)> {
@@ -270,9 +276,13 @@ fn secret_problem(ctx: &Ctx<'_>, namespace: &str, name: &str) -> Option<(Code, S
 }
 
 /// Says on a Gateway or ListenerSet how many of its listeners are valid. `extended`: accepted ListenerSets add some. The answer
-/// is whether any is accepted.
+/// is whether any is.
+///
+/// A ListenerSet is not accepted for the sake of a listener whose certificate it may not use or does not have (GEP-1713); a Gateway
+/// is (Gateway API `ListenerConditionResolvedRefs`).
 pub(super) fn sum_up(ctx: &mut Ctx<'_>, listeners: &[Lst<'_>], id: &ObjectRef, extended: bool) -> bool {
-    let valid = listeners.iter().filter(|l| l.accepted).count();
+    let certified = |l: &&Lst<'_>| l.certified || id.kind != Kind::ListenerSet;
+    let valid = listeners.iter().filter(|l| l.accepted).filter(certified).count();
     if valid == 0 && !(listeners.is_empty() && extended) {
         ctx.report(Code::NoListenerValid, id, "spec.listeners", "no listener can be served");
     } else if valid < listeners.len() {

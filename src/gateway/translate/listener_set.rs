@@ -62,23 +62,19 @@ pub(super) fn join<'s>(
     for set in sets {
         let own = namespace(&set.metadata);
         let id = ObjectRef::new(Kind::ListenerSet, own, name(&set.metadata));
-        let allowed = allowed(ctx, topology, gateway, &id);
-        let source = Source {
-            id: id.clone(),
-            namespace: own,
-            generation: set.metadata.generation,
-            gateway,
-            listeners: 0..0,
-            refused: (!allowed).then(|| topology.gateways[gateway].refused.unwrap_or(Refusal::Unserved)),
-        };
+        let refused = refused(ctx, topology, gateway, &id);
+        let source =
+            Source { id: id.clone(), namespace: own, generation: set.metadata.generation, gateway, listeners: 0..0, refused };
         let views: Vec<view::Listener<'s>> = set.spec.listeners.iter().map(Into::into).collect();
         let range = listener::add(ctx, grants, topology, source, views);
-        if !allowed {
+        if refused.is_some() {
             continue;
         }
         ports.claim_in_turn(ctx, topology, range.clone());
         if listener::sum_up(ctx, &topology.listeners[range], &id, false) {
             attached += 1;
+        } else if let Some(source) = topology.sources.last_mut() {
+            source.refused = Some(Refusal::Unserved);
         }
     }
     attached
@@ -90,28 +86,29 @@ pub(super) fn name_of<'s>(ctx: &Ctx<'s>, source: &Source<'s>) -> &'s str {
     set.map_or("", |set| name(&set.metadata))
 }
 
-fn allowed(ctx: &mut Ctx<'_>, topology: &Topology<'_>, gateway: usize, id: &ObjectRef) -> bool {
+/// Whether the Gateway refuses a ListenerSet, and how that looks to its routes.
+fn refused(ctx: &mut Ctx<'_>, topology: &Topology<'_>, gateway: usize, id: &ObjectRef) -> Option<Refusal> {
     let gw = &topology.gateways[gateway];
     let field = "spec.parentRef";
-    if gw.refused.is_some() {
+    if let Some(refusal) = gw.refused {
         ctx.report(Code::ListenerSetParentNotAccepted, id, field, format!("{} is not accepted", gw.id));
-        return false;
+        return Some(refusal);
     }
     let (from, selector) = view::allowed_listeners(&gw.object.spec);
     let opens = opens(from, selector.as_ref()).unwrap_or(Opens::None);
-    let verdict = admits(ctx, &opens, namespace(&gw.object.metadata), &id.namespace);
-    match verdict {
-        Some(true) => {}
+    match admits(ctx, &opens, namespace(&gw.object.metadata), &id.namespace) {
+        Some(true) => None,
         Some(false) => {
             let message = format!("{} takes no ListenerSets of namespace {}", gw.id, id.namespace);
             ctx.report(Code::ListenerSetNotAllowed, id, field, message);
+            Some(Refusal::Unserved)
         }
         None => {
             ctx.depends(&gw.plane, Kind::Namespace);
             let message =
                 format!("cannot tell whether {} takes it: the labels of namespace {} are not known", gw.id, id.namespace);
             ctx.report(Code::ListenerSetNamespaceUnknown, id, field, message);
+            Some(Refusal::Pending)
         }
     }
-    verdict == Some(true)
 }

@@ -74,11 +74,17 @@ fn attached_sets(ctx: &Ctx<'_>, topology: &Topology<'_>) -> BTreeMap<usize, usiz
 
 fn listeners(ctx: &Ctx<'_>, topology: &Topology<'_>, at: usize, source: &Source<'_>, attached: Option<usize>) -> ListenersStatus {
     let own = of(ctx, &source.id, |s| s == Scope::Object);
-    let accepted = holds(&fold(&[ACCEPTED], &own, None), "Accepted");
+    let verdict = fold(&[ACCEPTED], &own, None);
+    let accepted = holds(&verdict, "Accepted");
     // A Gateway whose own listeners are all invalid still serves those of its ListenerSets (S3 "Programmed").
     let extended = source.refused.is_none() && attached.is_some_and(|sets| sets > 0);
     let dedicated = matches!(topology.gateways[source.gateway].plane, PlaneId::Gateway { .. });
     let programmed = match (accepted || extended, dedicated) {
+        // The reason of the one is that of the other (GEP-1713); a Gateway keeps the one that S3 "Programmed" gives it.
+        (false, _) if source.id.kind == Kind::ListenerSet => {
+            let reason = verdict.first().map_or(NOT_PROGRAMMED.reason, |c| c.reason);
+            Verdict { reason, ..NOT_PROGRAMMED }
+        }
         (false, _) => NOT_PROGRAMMED,
         (true, true) => PENDING,
         (true, false) => PROGRAMMED,
@@ -86,7 +92,8 @@ fn listeners(ctx: &Ctx<'_>, topology: &Topology<'_>, at: usize, source: &Source<
     let each = topology.listeners[source.listeners.clone()].iter().map(|listener| {
         debug_assert_eq!(listener.source, at, "a source's range holds its own listeners");
         let found = of(ctx, &source.id, |s| s == Scope::Listener(listener.index));
-        let programmed = if source.refused.is_some() || !listener.accepted { NOT_PROGRAMMED } else { programmed };
+        let served = source.refused.is_none() && listener.accepted && programmed.status != ConditionStatus::False;
+        let programmed = if served { programmed } else { NOT_PROGRAMMED };
         let expected = [ACCEPTED, NO_CONFLICTS, RESOLVED, programmed];
         ListenerStatus {
             name: listener.view.name.to_owned(),
