@@ -1,5 +1,5 @@
 //! What holds of every input, however broken: `translate` never panics, does not depend on the order of objects, and gives documents
-//! that a plane can read. Inputs are the documents of the golden cases, mixed, with values replaced at random.
+//! that a plane can read and of which it refuses nothing (X18). Inputs are the documents of the golden cases, mixed, with values replaced at random.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use cftunnel::gateway::ir::{FORMAT, RouteConfig, Target};
 use cftunnel::gateway::snapshot::{Object, Options, Snapshot, SnapshotBuilder};
 use cftunnel::gateway::translate::{Plane, Translation, translate};
+use cftunnel::proxy::table::compile::compile;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
@@ -41,6 +42,13 @@ static JUNK: LazyLock<Vec<Value>> = LazyLock::new(|| {
         json!("\u{7f}\r\n"),
         json!("("),
         json!("a{1000}{1000}"),
+        json!(r"\w{1,100}"),
+        json!("/a?b#c"),
+        json!("/a\"<>`{}^"),
+        json!("/a//b/"),
+        json!("ä"),
+        json!("RegularExpression"),
+        json!("RequestRedirect"),
         json!("١"),
         json!("edge"),
         json!("shop"),
@@ -103,6 +111,8 @@ fn check(translation: &Translation) {
         let text = serde_json::to_string(document).expect("a document is JSON");
         let read: RouteConfig = serde_json::from_str(&text).expect("a plane reads what it is sent");
         assert_eq!(read, *document, "{id}");
+        let refusals = compile(document).expect("the format of this version").refusals;
+        assert!(refusals.is_empty(), "{id}: what the controller accepts, the plane refuses: {refusals:?}");
     }
 }
 

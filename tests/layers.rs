@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Directory or file under `src/`, and what it may name besides itself. A trailing `::` covers everything below.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("gateway", &[]),
-    ("proxy/table", &["gateway::id", "gateway::ir", "gateway::hostname"]),
+    ("proxy/table", &["gateway::id", "gateway::ir", "gateway::hostname", "gateway::pattern"]),
     ("proxy/connector/wire", &["gateway::token"]),
     ("proxy/connector", &["gateway::token", "proxy::http"]),
     ("proxy", &["gateway::id", "gateway::ir", "gateway::hostname", "gateway::token"]),

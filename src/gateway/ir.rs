@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
 use super::hostname::Hostname;
@@ -296,6 +297,15 @@ pub enum PathRewrite {
     Full(String),
     /// The part that the match's prefix covered.
     Prefix(String),
+}
+
+/// A replacement of a path as it goes on a request line: with its leading slash, which a route may leave out. None for what is no
+/// path, such as one with a query or a fragment: no value can add a header or change more than the path.
+pub fn request_path(text: &str) -> Option<String> {
+    let rooted = if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
+    let parsed: PathAndQuery = rooted.parse().ok()?;
+    // The parser would cut a fragment off.
+    (text.is_ascii() && parsed.as_str() == rooted && parsed.query().is_none()).then_some(rooted)
 }
 
 /// One backendRef with its share.

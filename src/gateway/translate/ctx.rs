@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::PlaneId;
 use crate::gateway::finding::{Code, Finding, Scope};
 use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::pattern::{self, InvalidPattern};
 use crate::gateway::snapshot::{Coverage, Snapshot};
 
 /// First parameter of the passes.
@@ -16,11 +17,13 @@ pub(super) struct Ctx<'s> {
     pub(super) findings: Vec<Finding>,
     /// Kinds that could not be read and that a plane depends on.
     pub(super) unread: BTreeMap<PlaneId, BTreeSet<Kind>>,
+    /// Expressions that were compiled: rules repeat them, and it is the most expensive thing that is asked of a match.
+    patterns: BTreeMap<String, Option<InvalidPattern>>,
 }
 
 impl<'s> Ctx<'s> {
-    pub(super) const fn new(snapshot: &'s Snapshot) -> Self {
-        Self { snapshot, findings: Vec::new(), unread: BTreeMap::new() }
+    pub(super) fn new(snapshot: &'s Snapshot) -> Self {
+        Self { snapshot, findings: Vec::new(), unread: BTreeMap::new(), patterns: BTreeMap::new() }
     }
 
     /// Reports something about a whole object.
@@ -38,6 +41,16 @@ impl<'s> Ctx<'s> {
         message: impl Into<String>,
     ) {
         self.findings.push(Finding::new(code, object, field, message).scope(scope));
+    }
+
+    /// Why an expression cannot be used, if it cannot.
+    pub(super) fn invalid_pattern(&mut self, expression: &str) -> Option<InvalidPattern> {
+        if let Some(known) = self.patterns.get(expression) {
+            return known.clone();
+        }
+        let error = pattern::anchored(expression).err();
+        self.patterns.insert(expression.to_owned(), error.clone());
+        error
     }
 
     /// Notes that what a plane serves depends on a kind, which matters only when the kind could not be read.

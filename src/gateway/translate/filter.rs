@@ -1,6 +1,9 @@
 //! Filters: which this version applies, which it refuses, and what their values must be. A filter that cannot be applied never
 //! just goes missing: what it covers fails closed (S3 "Unsupported config is surfaced on resource status").
 
+use std::collections::BTreeSet;
+use std::mem::discriminant;
+
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue};
 
@@ -25,8 +28,25 @@ pub(super) struct Place {
     pub(super) prefix_only: bool,
 }
 
-/// Turns a filter into what a plane applies.
-pub(super) fn filter(filter: &view::Filter<'_>, place: Place) -> Result<ir::Filter, Refused> {
+/// Turns a list of filters into what a plane applies. One that the list repeats is refused, as its schema does: which of them is
+/// meant, nobody knows.
+pub(super) fn filters<'f>(
+    filters: &'f [view::Filter<'_>],
+    place: Place,
+) -> impl Iterator<Item = (usize, Result<ir::Filter, Refused>)> + 'f {
+    filters.iter().enumerate().map(move |(at, filter)| {
+        let same = |other: &view::Filter<'_>| discriminant(other) == discriminant(filter);
+        let repeated = !matches!(filter, view::Filter::Other(_)) && filters[..at].iter().any(same);
+        let built = if repeated {
+            Err(invalid("a filter of the same type comes before it".to_owned()))
+        } else {
+            self::filter(filter, place)
+        };
+        (at, built)
+    })
+}
+
+fn filter(filter: &view::Filter<'_>, place: Place) -> Result<ir::Filter, Refused> {
     let absent = || invalid("the filter has no content".to_owned());
     match filter {
         view::Filter::RequestHeaders(edit) => headers(edit.as_ref().ok_or_else(absent)?).map(ir::Filter::RequestHeaders),
@@ -68,7 +88,12 @@ pub(super) fn removed_handshake_headers(filters: &[ir::Filter]) -> impl Iterator
 }
 
 fn headers(edit: &view::HeaderModifier<'_>) -> Result<ir::HeaderEdit, Refused> {
-    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| header(name, value)).collect::<Result<_, _>>();
+    // Of several with one name only the first counts (Gateway API `HTTPHeader.name`).
+    let pairs = |pairs: &[(&str, &str)]| {
+        let mut names = BTreeSet::new();
+        let firsts = pairs.iter().filter(|(name, _)| names.insert(name.to_ascii_lowercase()));
+        firsts.map(|(name, value)| header(name, value)).collect::<Result<_, _>>()
+    };
     let removed = edit.remove.iter().map(|name| header_name(name).map(|_| name.clone()));
     Ok(ir::HeaderEdit { set: pairs(&edit.set)?, add: pairs(&edit.add)?, remove: removed.collect::<Result<_, _>>()? })
 }
@@ -123,8 +148,7 @@ fn path(path: view::Path<'_>, prefix_only: bool) -> Result<PathRewrite, Refused>
         view::Path::ReplacePrefixMatch(value) => ("replacePrefixMatch", value),
     };
     let value = value.ok_or_else(|| invalid(format!("the filter has no {field}")))?;
-    // What ends up on a request line: visible ASCII, so that no value can add a header or a fragment.
-    if !value.bytes().all(|b| b.is_ascii_graphic() && b != b'#') {
+    if ir::request_path(value).is_none() {
         return Err(invalid(format!("{field} has characters that no path may have")));
     }
     match path {

@@ -12,7 +12,6 @@ use super::reference_grant::Grants;
 use crate::gateway::finding::{Code, Finding};
 use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::ir::{self, RedirectPort, RouteKind, Target};
-use crate::gateway::pattern;
 use crate::gateway::resource::view::{BackendRef, Filter};
 
 /// The rules of one route on one plane, as they are built.
@@ -92,11 +91,9 @@ impl<'c, 's> Rules<'c, 's> {
 
     /// Whether an expression can be used; reported when not.
     pub(super) fn pattern_compiles(&mut self, rule: usize, field: Arguments<'_>, pattern: &str) -> bool {
-        let error = pattern::whole(pattern).err();
+        let error = self.ctx.invalid_pattern(pattern);
         if let Some(error) = &error {
-            let shown: String = pattern.chars().take(80).collect();
-            let message = format!("rule {rule} is dropped: {shown:?} does not compile: {error}");
-            self.report(Code::PatternInvalid, rule, field, message);
+            self.report(Code::PatternInvalid, rule, field, format!("rule {rule} is dropped: {error}"));
         }
         error.is_none()
     }
@@ -165,8 +162,8 @@ impl<'c, 's> Rules<'c, 's> {
     fn filters(&mut self, draft: &Draft<'s>, place: Place) -> (Vec<ir::Filter>, Option<String>) {
         let mut filters = Vec::with_capacity(draft.filters.len());
         let mut refusal = None;
-        for (at, filter) in draft.filters.iter().enumerate() {
-            match filter::filter(filter, place) {
+        for (at, filter) in filter::filters(&draft.filters, place) {
+            match filter {
                 Ok(filter) => filters.push(filter),
                 Err(refused) => {
                     let message = format!("rule {} is refused: {}", draft.index, refused.message);
@@ -237,8 +234,8 @@ impl<'c, 's> Rules<'c, 's> {
         };
         let mut kept = Vec::with_capacity(filters.len());
         let mut refusal = None;
-        for (index, filter) in filters.iter().enumerate() {
-            match filter::filter(filter, place) {
+        for (index, filter) in filter::filters(filters, place) {
+            match filter {
                 Ok(filter) => kept.push(filter),
                 Err(refused) => {
                     let message = format!("backendRef {at} of rule {rule} is refused: {}", refused.message);

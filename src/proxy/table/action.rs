@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::{Authority, PathAndQuery};
+use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use super::pattern::InvalidPattern;
 use super::{Action, Backend, BackendEntry, Backends, Filter, HeaderEdit, Redirect, Target};
 use crate::gateway::ir;
+use crate::gateway::pattern::InvalidPattern;
 
 /// Why a rule, or one of its backends, cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,16 +157,8 @@ fn host(name: &str) -> Result<&str, InvalidRule> {
     }
 }
 
-/// A path that can be written into a request line. The leading slash may be left out in a route.
 fn new_path(rewrite: &ir::PathRewrite) -> Result<ir::PathRewrite, InvalidRule> {
-    let rooted = |path: &str| {
-        let rooted = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        match rooted.parse::<PathAndQuery>() {
-            // The parser would cut a fragment off.
-            Ok(parsed) if parsed.as_str() == rooted && parsed.query().is_none() => Ok(rooted),
-            _ => Err(InvalidRule::NewPath(path.to_owned())),
-        }
-    };
+    let rooted = |path: &str| ir::request_path(path).ok_or_else(|| InvalidRule::NewPath(path.to_owned()));
     Ok(match rewrite {
         ir::PathRewrite::Full(path) => ir::PathRewrite::Full(rooted(path)?),
         ir::PathRewrite::Prefix(path) => ir::PathRewrite::Prefix(rooted(path)?),
