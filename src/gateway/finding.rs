@@ -238,8 +238,10 @@ catalogue! {
     /// The certificate is missing or is none.
     CertificateInvalid: Error, [unresolved("InvalidCertificateRef"), verdict("Programmed", False, "Invalid")],
         "name a Secret of type kubernetes.io/tls; over a tunnel it is only checked, clients see the edge's certificate";
-    /// The certificate cannot be checked, since no Secret was given.
-    CertificateUnknown: Info, [], "include the Secret to have it checked";
+    /// The certificate cannot be checked, since no Secret was given or ReferenceGrants could not be read.
+    CertificateUnknown: Info, [], "include the Secret, and what grants its use, to have it checked";
+    /// TLS options have no meaning where TLS ends at the edge.
+    ListenerTlsOptionsIgnored: Info, [], "remove tls.options; TLS is set up for the zone, in the Cloudflare dashboard";
     /// Any namespace may claim any hostname on the listener.
     PermissiveHostname: Warning, [verdict("cf.k8s.lex.la/PermissiveHostname", True, "PermissiveHostname")],
         "pin the listener to a hostname, or allow routes of some namespaces only";
@@ -319,6 +321,8 @@ catalogue! {
     HeaderMatchRepeated: Info, [], "remove the second match of the header";
     /// A filter removes a header that a WebSocket handshake needs.
     HandshakeHeaderRemoved: Warning, [], "keep Connection, Upgrade and Sec-WebSocket-Accept on routes with WebSocket backends";
+    /// A GRPCRoute without rules matches nothing; there is no default one.
+    NoRules: Warning, [], "add a rule; one without matches takes every gRPC request";
     /// A rule leads nowhere.
     RuleWithoutBackends: Warning, [], "add a backendRef with a weight above zero, or a redirect";
 
@@ -347,9 +351,9 @@ catalogue! {
     /// An appProtocol that we do not know; HTTP/1.1 is used.
     BackendProtocolUnknown: Warning, [unresolved("UnsupportedProtocol")],
         "use kubernetes.io/h2c, kubernetes.io/ws, http or grpc, or remove appProtocol";
-    /// Whether the Service exists cannot be told, since no Service was given.
+    /// Whether the Service exists, or may be used, cannot be told, since no Service was given or a kind could not be read.
     BackendUnknown: Warning, [verdict("ResolvedRefs", Unknown, "Pending")],
-        "include the Service, or give the backend by hand";
+        "include the Service and what grants its use, or give the backend by hand";
     /// The Service has no endpoint to send to.
     BackendWithoutEndpoints: Warning, [], "start a Pod that becomes ready; requests get 503 meanwhile";
     /// Whether the Service has endpoints cannot be told, since no EndpointSlice was given or none could be read.

@@ -135,6 +135,7 @@ pub struct Listener<'a> {
     pub selector: Option<Selector<'a>>,
     pub passthrough: bool,
     pub certificates: Vec<ObjectReference<'a>>,
+    pub has_tls_options: bool,
     pub has_filters: bool,
 }
 
@@ -181,6 +182,7 @@ macro_rules! listener_view {
                             name: &c.name,
                         })
                         .collect(),
+                    has_tls_options: l.tls.iter().any(|t| t.options.iter().flatten().next().is_some()),
                     has_filters: l.filters.as_ref().is_some_and(|f| f.requests.iter().flatten().next().is_some()),
                 }
             }

@@ -16,7 +16,7 @@ use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::ir::{self, BackendKey, BackendProtocol, RouteKind};
 use crate::gateway::resource::gateway_api::backend_tls_policy::BackendTlsPolicy;
 use crate::gateway::resource::view::BackendRef;
-use crate::gateway::snapshot::{Coverage, Key, ServicePort, Snapshot};
+use crate::gateway::snapshot::{Key, ServicePort, Snapshot};
 
 /// What a backendRef leads to.
 #[derive(Clone)]
@@ -52,7 +52,8 @@ impl<'s> Backends<'s> {
         let mut policies: BTreeMap<(&str, &str), Vec<Target<'_>>> = BTreeMap::new();
         for policy in snapshot.backend_tls_policies.values() {
             let targets = policy.spec.target_refs.iter();
-            for target in targets.filter(|t| (t.group.as_str(), t.kind.as_str()) == ("", "Service")) {
+            // `core` is no group, but whoever writes it wants TLS: overlooking the policy would dial in plain text.
+            for target in targets.filter(|t| matches!((t.group.as_str(), t.kind.as_str()), ("" | "core", "Service"))) {
                 let target_of = Target { policy, section: target.section_name.as_deref() };
                 policies.entry((namespace(&policy.metadata), &target.name)).or_default().push(target_of);
             }
@@ -74,13 +75,13 @@ impl<'s> Backends<'s> {
         let to =
             To { group: reference.group, kind: reference.kind, namespace: to_namespace, name: reference.name, lenient: true };
         if !grants.permit(from, to) {
-            let message = format!(
-                "no ReferenceGrant lets namespace {} use {} {to_namespace}/{}",
-                route.namespace,
-                reference.kind.to_ascii_lowercase(),
-                reference.name
-            );
-            return Outcome::Unusable(Code::BackendNotPermitted, message);
+            let kind = reference.kind.to_ascii_lowercase();
+            let wanted = format!("lets namespace {} use {kind} {to_namespace}/{}", route.namespace, reference.name);
+            return if ctx.cannot_read(Kind::ReferenceGrant) {
+                Outcome::Unusable(Code::BackendUnknown, format!("cannot tell whether a ReferenceGrant {wanted}"))
+            } else {
+                Outcome::Unusable(Code::BackendNotPermitted, format!("no ReferenceGrant {wanted}"))
+            };
         }
         match (reference.group, reference.kind) {
             ("" | "core", "Service") => {}
@@ -118,7 +119,7 @@ impl<'s> Backends<'s> {
         let Some(object) = snapshot.services.get(&Key::new(namespace, service)) else {
             return match given {
                 Some(endpoints) => usable(kind, (namespace, service, port), None, endpoints),
-                None if *snapshot.coverage(Kind::Service) == Coverage::Complete => {
+                None if snapshot.is_complete(Kind::Service) => {
                     Outcome::Unusable(Code::BackendNotFound, format!("there is no service {namespace}/{service}"))
                 }
                 None => {
@@ -127,7 +128,9 @@ impl<'s> Backends<'s> {
             };
         };
         let spec = object.spec.as_ref();
-        let declared = spec.iter().flat_map(|s| s.ports.iter().flatten()).find(|p| p.port == i32::from(port));
+        // A number may be declared twice, for TCP and for UDP, as HTTP/3 does; only the one for TCP can be dialed.
+        let tcp = |p: &&Port| p.protocol.as_deref().is_none_or(|protocol| protocol == "TCP");
+        let declared = spec.iter().flat_map(|s| s.ports.iter().flatten()).filter(tcp).find(|p| p.port == i32::from(port));
         if given.is_none() && spec.is_some_and(|s| s.type_.as_deref() == Some("ExternalName")) {
             let message =
                 format!("service {namespace}/{service} is of type ExternalName, which lets its author send traffic anywhere");
@@ -140,7 +143,7 @@ impl<'s> Backends<'s> {
             return Outcome::Unusable(Code::BackendTlsUnsupported, message);
         }
         if declared.is_none() && given.is_none() {
-            let message = format!("service {namespace}/{service} has no port {port}");
+            let message = format!("service {namespace}/{service} has no TCP port {port}");
             return Outcome::Unusable(Code::BackendPortNotFound, message);
         }
         let app_protocol = declared.and_then(|p| p.app_protocol.as_deref());

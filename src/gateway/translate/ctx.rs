@@ -53,9 +53,14 @@ impl<'s> Ctx<'s> {
         error
     }
 
+    /// Whether there may be objects of the kind that we were not shown.
+    pub(super) fn cannot_read(&self, kind: Kind) -> bool {
+        matches!(self.snapshot.coverage(kind), Coverage::Unreadable(_) | Coverage::Forbidden)
+    }
+
     /// Notes that what a plane serves depends on a kind, which matters only when the kind could not be read.
     pub(super) fn depends(&mut self, plane: &PlaneId, kind: Kind) {
-        if matches!(self.snapshot.coverage(kind), Coverage::Unreadable(_) | Coverage::Forbidden) {
+        if self.cannot_read(kind) {
             self.unread.entry(plane.clone()).or_default().insert(kind);
         }
     }

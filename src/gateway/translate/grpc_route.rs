@@ -8,9 +8,13 @@ use crate::gateway::resource::gateway_api::grpc_route::{
     GrpcRouteRules, GrpcRouteRulesMatches, GrpcRouteRulesMatchesHeadersType, GrpcRouteRulesMatchesMethodType, GrpcRouteSpec,
 };
 
-/// Builds every rule.
+/// Builds every rule. Unlike an HTTPRoute, a route without rules has no default one.
 pub(super) fn rules<'s>(rules: &mut Rules<'_, 's>, spec: &'s GrpcRouteSpec) {
-    spec.rules.iter().flatten().enumerate().for_each(|(index, rule)| add(rules, index, rule));
+    let all = spec.rules.as_deref().unwrap_or_default();
+    if all.is_empty() {
+        rules.ctx.report(Code::NoRules, rules.object, "spec.rules", "the route has no rules and so takes no request");
+    }
+    all.iter().enumerate().for_each(|(index, rule)| add(rules, index, rule));
 }
 
 fn add<'s>(rules: &mut Rules<'_, 's>, index: usize, rule: &'s GrpcRouteRules) {

@@ -194,6 +194,10 @@ fn judge<'s>(ctx: &mut Ctx<'s>, source: &Source<'s>, at: usize, index: usize, vi
         let message = format!("{} cannot attach to a listener of protocol {}", foreign.join(", "), view.protocol);
         problems.push((Code::RouteKindsInvalid, "allowedRoutes.kinds", message));
     }
+    if accepted && view.has_tls_options {
+        let message = "TLS ends at the Cloudflare edge, and tls.options do not reach it".to_owned();
+        problems.push((Code::ListenerTlsOptionsIgnored, "tls.options", message));
+    }
     if accepted && view.from == FromNamespaces::All && hostname.is_none() {
         let message = "routes of every namespace may claim any hostname on this listener".to_owned();
         problems.push((Code::PermissiveHostname, "hostname", message));
@@ -240,7 +244,9 @@ fn certificates<'s>(ctx: &mut Ctx<'s>, grants: &Grants<'s>, source: &Source<'s>,
         let to =
             To { group: reference.group, kind: reference.kind, namespace: to_namespace, name: reference.name, lenient: false };
         let named = format!("{} {to_namespace}/{}", reference.kind.to_ascii_lowercase(), reference.name);
-        let problem = if !grants.permit(from, to) {
+        let problem = if !grants.permit(from, to) && ctx.cannot_read(Kind::ReferenceGrant) {
+            Some((Code::CertificateUnknown, format!("cannot tell whether a ReferenceGrant lets this namespace use {named}")))
+        } else if !grants.permit(from, to) {
             let message = format!("no ReferenceGrant lets this namespace use {named}");
             Some((Code::CertificateNotPermitted, message))
         } else if (reference.group, reference.kind) != ("", "Secret") {
