@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::finding::{Code, Finding};
+use super::finding::{Code, Finding, limited};
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -184,19 +184,11 @@ fn combined(r#type: &str, findings: &[&Finding], generation: Option<i64>) -> Opt
             message.push_str(&finding.message);
         }
     }
-    Some(condition_of(verdict, limited(message), generation))
+    Some(condition_of(verdict, limited(message, MOST_MESSAGE), generation))
 }
 
-/// A condition's message may have 32768 bytes (Kubernetes `metav1.Condition`).
-fn limited(mut message: String) -> String {
-    const MOST: usize = 32 * 1024;
-    if message.len() > MOST {
-        let cut = (0..=MOST - 4).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
-        message.truncate(cut);
-        message.push_str(" ...");
-    }
-    message
-}
+/// Most bytes of a condition's message (Kubernetes `metav1.Condition`).
+const MOST_MESSAGE: usize = 32 * 1024;
 
 fn condition_of(verdict: &Verdict, message: String, generation: Option<i64>) -> Condition {
     Condition { r#type: verdict.r#type, status: verdict.status, reason: verdict.reason, message, observed_generation: generation }
@@ -210,10 +202,13 @@ mod tests {
     #[test]
     fn a_message_stays_within_what_kubernetes_takes() {
         let object = ObjectRef::new(Kind::HttpRoute, "a", "b");
-        let finding = Finding::new(Code::FilterUnsupported, &object, "spec.rules[0]", "é".repeat(40_000)).rule(0);
-        let conditions = fold(&[], &[&finding], Some(3));
+        let finding =
+            |rule| Finding::new(Code::FilterUnsupported, &object, "spec", format!("{rule}{}", "é".repeat(40_000))).rule(rule);
+        let findings: Vec<Finding> = (0..100).map(finding).collect();
+        assert!(findings.iter().all(|f| f.message.len() <= 1024 && f.message.ends_with("é ...")));
+        let conditions = fold(&[], &findings.iter().collect::<Vec<_>>(), Some(3));
         assert_eq!(conditions.len(), 1);
-        assert!(conditions[0].message.len() <= 32 * 1024 && conditions[0].message.starts_with("Dropped Rule 0: "));
+        assert!(conditions[0].message.len() <= 32 * 1024 && conditions[0].message.starts_with("Dropped Rule 0, 1, "));
         assert_eq!(conditions[0].observed_generation, Some(3));
     }
 }

@@ -74,7 +74,7 @@ impl Finding {
             severity: code.severity(),
             object: object.clone(),
             field: field.into(),
-            message: message.into(),
+            message: limited(message.into(), MOST_MESSAGE),
             remedy: code.remedy(),
             rule: None,
             scope: Scope::Object,
@@ -90,6 +90,20 @@ impl Finding {
         self.scope = scope;
         self
     }
+}
+
+/// Most bytes of a finding's message: what an object says is shown, however long it is, but not all of it.
+const MOST_MESSAGE: usize = 1024;
+
+/// A text of at most so many bytes; one that is cut says so.
+pub(super) fn limited(mut text: String, most: usize) -> String {
+    const CUT: &str = " ...";
+    if text.len() > most {
+        let cut = (0..=most - CUT.len()).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(cut);
+        text.push_str(CUT);
+    }
+    text
 }
 
 impl fmt::Display for Finding {

@@ -191,6 +191,10 @@ fn addresses_refused(ctx: &mut Ctx<'_>, gateway: &Gateway, id: &ObjectRef, tunne
             let message = format!("an address of type {type} is asked for; a tunnel has only its own hostname");
             ctx.report(Code::AddressUnsupported, id, field, message);
             refused = true;
+        } else if let Some(routability) = address.routability.as_deref().filter(|r| !r.is_empty()) {
+            let message = format!("an address of routability {routability} is asked for; a tunnel is reached from everywhere");
+            ctx.report(Code::AddressUnsupported, id, field, message);
+            refused = true;
         } else if !value.is_empty() && !may_be_the_tunnel(value, tunnel_id) {
             let own = tunnel_id.map_or_else(|| "<tunnel-id>.cfargotunnel.com".to_owned(), hostname_of);
             let message = format!("hostname {value} is asked for; the tunnel's is {own}, and that is where it serves");
