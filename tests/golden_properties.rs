@@ -152,3 +152,46 @@ proptest! {
 fn documents_of_golden_cases_can_be_read_by_a_plane() {
     cases().iter().for_each(|path| check(&translate(&snapshot(path))));
 }
+
+/// A route with a rule per number, as `rule` writes it, on a Gateway that takes it.
+fn large(rules: usize, rule: fn(usize) -> Value) -> Vec<Object> {
+    let object = |value: Value| Object::from_json(value).expect("an object");
+    let (api, meta) = ("gateway.networking.k8s.io/v1", |name: &str| json!({"namespace": "shop", "name": name}));
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let rules: Vec<Value> = (0..rules).map(rule).collect();
+    vec![
+        object(json!({"apiVersion": api, "kind": "Gateway", "metadata": meta("edge"),
+            "spec": {"gatewayClassName": "cloudflare-tunnel", "listeners": listeners}})),
+        object(json!({"apiVersion": "v1", "kind": "Service", "metadata": meta("web"), "spec": {"ports": [{"port": 80}]}})),
+        object(json!({"apiVersion": api, "kind": "HTTPRoute", "metadata": meta("web"),
+            "spec": {"parentRefs": [{"name": "edge"}], "rules": rules}})),
+    ]
+}
+
+#[test]
+fn ten_thousand_rules_translate_and_compile() {
+    let rule = |i| {
+        let matches = json!([{"path": {"value": format!("/{i}")}, "headers": [{"name": "x", "value": format!("ä{i}")}]},
+            {"path": {"type": "RegularExpression", "value": format!("/r{}/[a-z]+", i % 50)}}]);
+        json!({"matches": matches, "backendRefs": [{"name": "web", "port": 80, "weight": i32::MAX}, {"name": "gone", "port": 80}]})
+    };
+    let translation = translate(&built(&large(10_000, rule), true));
+    check(&translation);
+    let Some(Plane::Ready(document)) = translation.planes.values().next() else { panic!("the plane is not ready") };
+    assert_eq!(document.routes[0].rules.len(), 10_000);
+}
+
+#[test]
+fn what_a_hostile_object_says_is_not_repeated_at_length() {
+    let rule = |i| {
+        let long = "ä(".repeat(5_000);
+        let path = json!({"type": (["Exact", "PathPrefix", "RegularExpression"][i % 3]), "value": long});
+        let filter = json!({"type": "RequestRedirect", "requestRedirect": {"hostname": long}});
+        json!({"matches": [{"path": path, "headers": [{"name": long, "value": long}]}], "filters": [filter]})
+    };
+    let translation = translate(&built(&large(64, rule), true));
+    check(&translation);
+    assert!(translation.findings.len() > 64 && translation.findings.iter().all(|f| f.message.len() <= 1024));
+    let Some(Plane::Ready(document)) = translation.planes.values().next() else { panic!("the plane is not ready") };
+    assert!(document.routes[0].rules.is_empty(), "a match that cannot be used drops its rule");
+}

@@ -145,8 +145,8 @@ fn build<'s>(
             ctx.findings.truncate(mark);
         }
         let Some(document) = planes.documents.get_mut(&plane) else { continue };
-        for usable in built.used {
-            document.backends.entry(usable.key.clone()).or_insert_with(|| usable.backend.clone());
+        for (key, usable) in built.used {
+            document.backends.entry(key).or_insert_with(|| usable.backend.clone());
         }
         judged.served.push((plane, document.routes.len()));
         let (object, hostnames) = (judged.id.clone(), hostnames.clone());

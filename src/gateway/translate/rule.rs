@@ -1,6 +1,7 @@
 //! What rules of HTTPRoutes and GRPCRoutes have in common: filters, backends with their weights, and failing closed. How a match
 //! is written differs by kind and lives in the kind's own file.
 
+use std::collections::BTreeMap;
 use std::fmt::{Arguments, Display};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::filter::{self, Place};
 use super::reference_grant::Grants;
 use crate::gateway::finding::{Code, Finding};
 use crate::gateway::id::{Kind, ObjectRef};
-use crate::gateway::ir::{self, RedirectPort, RouteKind, Target};
+use crate::gateway::ir::{self, BackendKey, RedirectPort, RouteKind, Target};
 use crate::gateway::resource::view::{BackendRef, Filter};
 
 /// The rules of one route on one plane, as they are built.
@@ -25,7 +26,7 @@ pub(super) struct Rules<'c, 's> {
     pub(super) plane: Option<&'c PlaneId>,
     pub(super) listener_port: RedirectPort,
     built: Vec<ir::Rule>,
-    used: Vec<Arc<Usable>>,
+    used: BTreeMap<BackendKey, Arc<Usable>>,
     verdicts: Verdicts,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Rules<'c, 's> {
 pub(super) struct Built {
     pub(super) rules: Vec<ir::Rule>,
     /// The backends that they lead to.
-    pub(super) used: Vec<Arc<Usable>>,
+    pub(super) used: BTreeMap<BackendKey, Arc<Usable>>,
     /// Whether there are rules, and none of them is served as written.
     pub(super) all_refused: bool,
 }
@@ -78,7 +79,7 @@ impl<'c, 's> Rules<'c, 's> {
             plane,
             listener_port,
             built: Vec::new(),
-            used: Vec::new(),
+            used: BTreeMap::new(),
             verdicts: Verdicts::default(),
         }
     }
@@ -224,7 +225,7 @@ impl<'c, 's> Rules<'c, 's> {
                     }
                 }
                 let key = usable.key.clone();
-                self.used.push(usable);
+                self.used.insert(key.clone(), usable);
                 Target::Backend(key)
             }
             Outcome::Unusable(code, message) => {
@@ -258,7 +259,7 @@ impl<'c, 's> Rules<'c, 's> {
     /// Filters that break a WebSocket handshake, where a backend is marked for WebSocket (X12).
     fn removed_handshake_headers(&mut self, rule: usize, filters: &[ir::Filter], backends: &[ir::WeightedBackend]) {
         let marked = |backend: &&ir::WeightedBackend| match &backend.target {
-            Target::Backend(key) => self.used.iter().any(|u| u.key == *key && u.backend.websocket),
+            Target::Backend(key) => self.used.get(key).is_some_and(|u| u.backend.websocket),
             Target::Invalid(_) => false,
         };
         let marked: Vec<&ir::WeightedBackend> = backends.iter().filter(marked).collect();
