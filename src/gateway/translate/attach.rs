@@ -67,6 +67,8 @@ fn resolve(ctx: &mut Ctx<'_>, topology: &Topology<'_>, id: &ObjectRef, index: us
         let parent = ObjectRef::new(kind, namespace, reference.name);
         let message = if ctx.snapshot.is_complete(kind) {
             format!("there is no {parent}")
+        } else if ctx.cannot_read(kind) {
+            format!("cannot tell whether there is a {parent}: objects of kind {kind} cannot be read")
         } else {
             format!("cannot tell whether there is a {parent}: no {kind} was given")
         };

@@ -37,8 +37,11 @@ pub(super) fn by_gateway<'s>(ctx: &mut Ctx<'s>, topology: &mut Topology<'s>) -> 
             continue;
         }
         topology.foreign.insert((Kind::ListenerSet, own, name(&set.metadata)));
-        if is_gateway && !snapshot.gateways.contains_key(&Key::new(parent_namespace, parent.name.as_str())) {
-            let id = ObjectRef::new(Kind::ListenerSet, own, name(&set.metadata));
+        let id = ObjectRef::new(Kind::ListenerSet, own, name(&set.metadata));
+        if !is_gateway {
+            let kind = parent.kind.as_deref().unwrap_or("Gateway");
+            ctx.report(Code::ParentKindForeign, &id, "spec.parentRef", format!("a {kind} is no parent that we serve"));
+        } else if !snapshot.gateways.contains_key(&Key::new(parent_namespace, parent.name.as_str())) {
             let message = format!("there is no gateway {parent_namespace}/{}", parent.name);
             ctx.report(Code::ListenerSetParentNotFound, &id, "spec.parentRef", message);
         }
