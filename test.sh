@@ -31,7 +31,7 @@ format() { cargo fmt --check && shellcheck install.sh test.sh .ci/run lab/setup.
 lint() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 # Advisories need a database from outside; what can be judged without one is judged here.
 deny() { cargo deny check bans licenses sources; }
-unit() { cargo test --locked; }
+unit() { cargo test --locked --no-fail-fast; }
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet; }
 
 # The README's first command, into a folder of its own, and what a newcomer does next.

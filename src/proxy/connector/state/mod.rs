@@ -1,7 +1,7 @@
 //! The life of the tunnel connections: `(State, Event, now) -> (State, Vec<Effect>)`.
 //!
 //! PURE: no I/O, no tasks, no clock and no chance but what is passed in. What dials, registers and serves lives in
-//! [`supervisor`](super::supervisor); it may decide nothing that is decided here.
+//! `supervisor`; it may decide nothing that is decided here.
 //!
 //! Each slot (connection index) has its own life and its own backoff: slots never wait for each other, and no refusal ends
 //! anything but one try. Only the choice of the transport is common to all.
