@@ -354,11 +354,11 @@ _kubectl__cftunnel() {
                     return 0
                     ;;
                 --edge-ip-version)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "auto 4 6" -- "${cur}"))
                     return 0
                     ;;
                 --tunnel-protocol)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "auto quic http2" -- "${cur}"))
                     return 0
                     ;;
                 --token-file)
@@ -381,7 +381,7 @@ _kubectl__cftunnel() {
                     return 0
                     ;;
                 --log-format)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "plain json" -- "${cur}"))
                     return 0
                     ;;
                 --log-level)
@@ -494,11 +494,11 @@ _kubectl__cftunnel() {
                     return 0
                     ;;
                 --edge-ip-version)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "auto 4 6" -- "${cur}"))
                     return 0
                     ;;
                 --tunnel-protocol)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "auto quic http2" -- "${cur}"))
                     return 0
                     ;;
                 --token-file)
@@ -521,7 +521,7 @@ _kubectl__cftunnel() {
                     return 0
                     ;;
                 --log-format)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "plain json" -- "${cur}"))
                     return 0
                     ;;
                 --log-level)

@@ -49,11 +49,16 @@ complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve;
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l admin -d 'Where /healthz, /readyz and /metrics are, or `off`; 127.0.0.1:9901 or, when that is taken, a free port' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge -d 'The edge to connect to; may be repeated. `cloudflare` finds Cloudflare\'s own' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge-ca-file -d 'Trust these authorities for the edge and no others (PEM)' -r -F
-complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge-ip-version -d 'Address family towards the edge' -r
-complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l tunnel-protocol -d 'Transport: QUIC with HTTP/2 to fall back on, or one of them. gRPC needs auto or http2' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge-ip-version -d 'Address family towards the edge' -r -f -a "auto\t''
+4\t''
+6\t''"
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l tunnel-protocol -d 'Transport: QUIC with HTTP/2 to fall back on, or one of them. gRPC needs auto or http2' -r -f -a "auto\t''
+quic\t''
+http2\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l token-file -d 'File with the tunnel token or the credentials JSON; else the variable TUNNEL_TOKEN. Never an argument: those are public' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l grace-period -d 'How long requests in flight may take when told to stop' -r
-complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l log-format -d 'How log lines look, on stderr' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l log-format -d 'How log lines look, on stderr' -r -f -a "plain\t''
+json\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l log-level -d 'What is logged: error, warn, info, debug, trace, or a filter such as info,cftunnel::proxy=debug; else the variable CFTUNNEL_LOG' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l color -d 'When to use colours' -r -f -a "auto\t''
 always\t''
@@ -70,11 +75,16 @@ complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve;
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l config-wait -d 'How long to wait for a first configuration' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge -d 'The edge to connect to; may be repeated. `cloudflare` finds Cloudflare\'s own' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge-ca-file -d 'Trust these authorities for the edge and no others (PEM)' -r -F
-complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge-ip-version -d 'Address family towards the edge' -r
-complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l tunnel-protocol -d 'Transport: QUIC with HTTP/2 to fall back on, or one of them. gRPC needs auto or http2' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge-ip-version -d 'Address family towards the edge' -r -f -a "auto\t''
+4\t''
+6\t''"
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l tunnel-protocol -d 'Transport: QUIC with HTTP/2 to fall back on, or one of them. gRPC needs auto or http2' -r -f -a "auto\t''
+quic\t''
+http2\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l token-file -d 'File with the tunnel token or the credentials JSON; else the variable TUNNEL_TOKEN. Never an argument: those are public' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l grace-period -d 'How long requests in flight may take when told to stop' -r
-complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l log-format -d 'How log lines look, on stderr' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l log-format -d 'How log lines look, on stderr' -r -f -a "plain\t''
+json\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l log-level -d 'What is logged: error, warn, info, debug, trace, or a filter such as info,cftunnel::proxy=debug; else the variable CFTUNNEL_LOG' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l color -d 'When to use colours' -r -f -a "auto\t''
 always\t''

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueHint;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::commands::Context;
 use crate::commands::output::{Help as _, fail};
@@ -20,6 +21,14 @@ const TOKEN_VARIABLE: &str = "TUNNEL_TOKEN";
 /// Longest grace period. The edge waits no longer.
 const MAX_GRACE: Duration = Duration::from_secs(180);
 
+/// A type's own parser, with the values named so that help and completion can offer them.
+fn one_of<T>(values: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(values).try_map(|text| text.parse::<T>())
+}
+
 /// How to reach an edge, and as whom.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tunnel")]
@@ -31,10 +40,10 @@ pub(super) struct TunnelArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     edge_ca_file: Option<PathBuf>,
     /// Address family towards the edge
-    #[arg(long, value_name = "auto|4|6", default_value = "auto")]
+    #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = one_of::<IpVersion>(&["auto", "4", "6"]))]
     edge_ip_version: IpVersion,
     /// Transport: QUIC with HTTP/2 to fall back on, or one of them. gRPC needs auto or http2
-    #[arg(long, value_name = "auto|quic|http2", default_value = "auto")]
+    #[arg(long, value_name = "TRANSPORT", default_value = "auto", value_parser = one_of::<Protocol>(&["auto", "quic", "http2"]))]
     tunnel_protocol: Protocol,
     /// File with the tunnel token or the credentials JSON; else the variable TUNNEL_TOKEN. Never an argument: those are public
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -49,7 +58,7 @@ pub(super) struct TunnelArgs {
 #[command(next_help_heading = "Logs")]
 pub(super) struct LogArgs {
     /// How log lines look, on stderr
-    #[arg(long, value_name = "plain|json", default_value = "plain")]
+    #[arg(long, value_name = "FORMAT", default_value = "plain", value_parser = one_of::<log::Format>(&["plain", "json"]))]
     log_format: log::Format,
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,cftunnel::proxy=debug; else the variable CFTUNNEL_LOG
     #[arg(long, value_name = "LEVEL")]
