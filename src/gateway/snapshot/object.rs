@@ -77,21 +77,18 @@ impl Object {
     ///
     /// A namespaced object without a namespace is of namespace `default`, as `kubectl apply` would have it.
     pub fn from_json(mut value: Value) -> Result<Self, InvalidObject> {
-        let text = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         if !value.is_object() {
             return Err(InvalidObject::NotAnObject("it is not a map".to_owned()));
         }
         let missing = |field: &str| InvalidObject::NotAnObject(format!("it has no {field}"));
-        let api_version = text(&value, "/apiVersion").ok_or_else(|| missing("apiVersion"))?;
-        let kind_name = text(&value, "/kind").ok_or_else(|| missing("kind"))?;
+        let api_version = text(&value, "/apiVersion")?.ok_or_else(|| missing("apiVersion"))?;
+        let kind_name = text(&value, "/kind")?.ok_or_else(|| missing("kind"))?;
         let Some(kind) = known(&api_version, &kind_name) else {
             return Err(InvalidObject::UnknownKind { api_version, kind: kind_name });
         };
-        let name = text(&value, "/metadata/name").filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| missing("metadata.name"))?;
+        let name = text(&value, "/metadata/name")?.ok_or_else(|| missing("metadata.name"))?;
         let object = if kind.is_namespaced() {
-            let namespace = text(&value, "/metadata/namespace").filter(|ns| !ns.is_empty());
-            let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+            let namespace = text(&value, "/metadata/namespace")?.unwrap_or_else(|| "default".to_owned());
             if let Some(Value::Object(metadata)) = value.get_mut("metadata") {
                 metadata.insert("namespace".to_owned(), Value::String(namespace.clone()));
             }
@@ -190,6 +187,25 @@ fn current_version(kind: Kind) -> String {
         Kind::GatewayClassConfig | Kind::GatewayConfig | Kind::ExternalBackend => format!("{}/v1alpha1", kind.group()),
         _ if kind.group().is_empty() => "v1".to_owned(),
         _ => format!("{}/v1", kind.group()),
+    }
+}
+
+/// A text of the object's head; absent, null and empty are the same. Anything else is refused and not overlooked: a namespace
+/// that YAML takes for a number or a boolean must not become `default`.
+fn text(value: &Value, pointer: &str) -> Result<Option<String>, InvalidObject> {
+    match value.pointer(pointer) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
+        Some(other) => {
+            let kind = match other {
+                Value::Bool(_) => "a boolean",
+                Value::Number(_) => "a number",
+                Value::Array(_) => "a list",
+                _ => "a map",
+            };
+            let field = pointer.trim_start_matches('/').replace('/', ".");
+            Err(InvalidObject::NotAnObject(format!("its {field} is {kind} and no text; put it in quotes")))
+        }
     }
 }
 
@@ -302,6 +318,22 @@ mod tests {
         let value = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"tunnel-token": "not base64: hunter2"}});
         let error = Object::from_json(value).expect_err("not base64");
         assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_head_that_is_no_text_is_refused_and_not_overlooked() {
+        for (pointer, wrong) in [
+            ("/metadata/namespace", json!(false)),
+            ("/metadata/namespace", json!(12)),
+            ("/metadata/name", json!(1.5)),
+            ("/kind", json!(["Service"])),
+            ("/apiVersion", json!({})),
+        ] {
+            let mut value = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}});
+            *value.pointer_mut(pointer).expect("it is there") = wrong;
+            let error = Object::from_json(value).expect_err(pointer).to_string();
+            assert!(error.contains(&pointer[1..].replace('/', ".")), "{error}");
+        }
     }
 
     #[test]

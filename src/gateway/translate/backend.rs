@@ -161,11 +161,14 @@ impl<'s> Backends<'s> {
         usable(kind, (namespace, service, port), app_protocol, endpoints)
     }
 
-    /// The policy that covers a port of a Service, if any. One that names a section covers only the port of that name.
+    /// The policy that covers a port of a Service, if any. One that names a section covers the port of that name; when no port
+    /// has it, every port, since whoever wrote it wants TLS and a misspelled name must not mean plain text.
     fn covering(&self, service: &Service, port: Option<&Port>) -> Option<&'s BackendTlsPolicy> {
         let targets = self.policies.get(&(namespace(&service.metadata), name(&service.metadata)))?;
         let name = port.and_then(|p| p.name.as_deref());
-        targets.iter().find(|t| t.section.is_none() || t.section == name).map(|t| t.policy)
+        let ports = || service.spec.iter().flat_map(|s| s.ports.iter().flatten());
+        let covers = |section: &str| name == Some(section) || !ports().any(|p| p.name.as_deref() == Some(section));
+        targets.iter().find(|t| t.section.is_none_or(covers)).map(|t| t.policy)
     }
 }
 
