@@ -8,3 +8,4 @@ pub mod error;
 pub mod http;
 pub mod metrics;
 pub mod table;
+pub mod workers;

@@ -1,6 +1,7 @@
 //! Arguments that the serve verbs share, and what they mean. Nothing is started here.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::commands::Context;
 use crate::commands::output::{Help as _, fail};
 use crate::gateway::token::TunnelToken;
 use crate::proxy::connector::{self, EdgeAddress, EdgeSource, IpVersion, Protocol, Roots};
+use crate::proxy::workers::{self, Workers};
 use crate::telemetry::log;
 
 /// The environment variable with the tunnel token, named as everywhere else.
@@ -51,6 +53,21 @@ pub(super) struct TunnelArgs {
     /// How long requests in flight may take when told to stop
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = grace)]
     pub(super) grace_period: Duration,
+}
+
+/// How much of the machine to use.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct WorkerArgs {
+    /// Threads that carry requests [default: one per core]
+    #[arg(long, value_name = "N")]
+    workers: Option<NonZeroUsize>,
+}
+
+impl WorkerArgs {
+    /// Starts them.
+    pub(super) fn start(&self) -> anyhow::Result<Workers> {
+        Workers::start(self.workers.unwrap_or_else(workers::available)).context("cannot start the worker threads")
+    }
 }
 
 /// Where logs go.
@@ -166,8 +183,8 @@ impl TunnelArgs {
     }
 
     /// Settings of the connector towards a remote edge.
-    pub(super) fn remote_config(&self, remote: Remote, metrics: connector::Metrics) -> connector::Config {
-        self.config(remote.token, remote.source, remote.roots, metrics)
+    pub(super) fn remote_config(&self, remote: Remote, metrics: connector::Metrics, workers: Workers) -> connector::Config {
+        self.config(remote.token, remote.source, remote.roots, metrics, workers)
     }
 
     /// Settings of the connector.
@@ -177,6 +194,7 @@ impl TunnelArgs {
         edge: EdgeSource,
         roots: Roots,
         metrics: connector::Metrics,
+        workers: Workers,
     ) -> connector::Config {
         connector::Config {
             token,
@@ -189,6 +207,7 @@ impl TunnelArgs {
             ip_version: self.edge_ip_version,
             post_quantum: true,
             metrics,
+            workers: Some(workers),
         }
     }
 }

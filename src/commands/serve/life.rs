@@ -12,9 +12,9 @@ use crate::commands::output::Help as _;
 /// How long tasks that do not end by themselves may hold up the end of the process.
 const LAST_WAIT: Duration = Duration::from_millis(200);
 
-/// Runs `main` on a runtime of its own.
+/// Runs `main` on a runtime of its own, on this thread. Requests have threads of theirs: what happens here never delays them.
 pub(super) fn block_on<T>(main: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     let result = runtime.block_on(main);
     runtime.shutdown_timeout(LAST_WAIT);
     result

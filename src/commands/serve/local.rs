@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::args::{LogArgs, Remote, TunnelArgs};
+use super::args::{LogArgs, Remote, TunnelArgs, WorkerArgs};
 use super::life::{self, Signals};
 use super::overview::{Example, Overview};
 use super::reload::{BackendArg, Backends, Said, is_servable};
@@ -33,6 +33,7 @@ use crate::proxy::drain::{self, Steps};
 use crate::proxy::http::{Plane, plane};
 use crate::proxy::metrics::Metrics;
 use crate::proxy::table::compile::compile;
+use crate::proxy::workers::Workers;
 
 /// Serve a folder of manifests on this machine
 ///
@@ -73,6 +74,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     tunnel: TunnelArgs,
     #[command(flatten)]
+    workers: WorkerArgs,
+    #[command(flatten)]
     logs: LogArgs,
 }
 
@@ -107,7 +110,9 @@ pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
 async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: Manifests) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let mut registry = Registry::default();
-    let plane = Plane::new(plane::Options::new(Metrics::register(&mut registry)));
+    let workers = args.workers.start()?;
+    let options = plane::Options { workers: workers.count(), ..plane::Options::new(Metrics::register(&mut registry)) };
+    let plane = Plane::new(options);
     let metrics = connector::Metrics::register(&mut registry);
 
     let quic_pinned = args.tunnel.protocol() == Protocol::Quic;
@@ -120,7 +125,7 @@ async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: 
     };
     said.say(&judged, &plane.apply(&config)?.refusals);
 
-    let end = End::new(&args, remote, metrics).await?;
+    let end = End::new(&args, remote, metrics, workers.clone()).await?;
     let connector = connector::spawn(end.config.clone(), Arc::clone(&plane), plane.needs_trailers())?;
     let draining = watch::Sender::new(false);
     let stop = CancellationToken::new();
@@ -145,9 +150,9 @@ struct End {
 }
 
 impl End {
-    async fn new(args: &Args, remote: Option<Remote>, metrics: connector::Metrics) -> anyhow::Result<Self> {
+    async fn new(args: &Args, remote: Option<Remote>, metrics: connector::Metrics, workers: Workers) -> anyhow::Result<Self> {
         if let Some(remote) = remote {
-            return Ok(Self { config: args.tunnel.remote_config(remote, metrics), edge: None });
+            return Ok(Self { config: args.tunnel.remote_config(remote, metrics, workers), edge: None });
         }
         // A token matters only to another connector, which has to find the port.
         let token = if args.tunnel_listen.port() == 0 { None } else { args.tunnel.token()? };
@@ -158,7 +163,7 @@ impl End {
         }
         let roots = Roots::from_pem(edge.ca_pem().as_bytes(), "the built-in edge's certificate")?;
         let source = EdgeSource::Static(vec![edge.tunnel_addr().into()]);
-        let config = args.tunnel.config(edge.token().clone(), source, roots, metrics);
+        let config = args.tunnel.config(edge.token().clone(), source, roots, metrics, workers);
         Ok(Self { config, edge: Some(edge) })
     }
 }

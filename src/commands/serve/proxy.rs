@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::args::{LogArgs, Remote, TunnelArgs};
+use super::args::{LogArgs, Remote, TunnelArgs, WorkerArgs};
 use super::life::{self, Signals};
 use crate::commands::Context;
 use crate::commands::exit::ExitCode;
@@ -59,6 +59,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     tunnel: TunnelArgs,
     #[command(flatten)]
+    workers: WorkerArgs,
+    #[command(flatten)]
     logs: LogArgs,
 }
 
@@ -75,7 +77,9 @@ pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
 async fn serve(context: Context, args: Args, remote: Remote) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let mut registry = Registry::default();
-    let plane = Plane::new(plane::Options::new(Metrics::register(&mut registry)));
+    let workers = args.workers.start()?;
+    let options = plane::Options { workers: workers.count(), ..plane::Options::new(Metrics::register(&mut registry)) };
+    let plane = Plane::new(options);
     let metrics = connector::Metrics::register(&mut registry);
     let stop = CancellationToken::new();
     let _stop_on_return = stop.clone().drop_guard();
@@ -115,7 +119,8 @@ async fn serve(context: Context, args: Args, remote: Remote) -> anyhow::Result<E
         ended = &mut api => return Err(api_ended(ended)),
     }
 
-    let connector = connector::spawn(args.tunnel.remote_config(remote, metrics), Arc::clone(&plane), plane.needs_trailers())?;
+    let config = args.tunnel.remote_config(remote, metrics, workers.clone());
+    let connector = connector::spawn(config, Arc::clone(&plane), plane.needs_trailers())?;
     let mut up = connector.registered();
     tokio::spawn(async move {
         loop {

@@ -47,6 +47,7 @@ use self::supervisor::Supervisor;
 pub use self::tls::Roots;
 use self::tls::TlsError;
 use super::http::Serve;
+use super::workers::Workers;
 use crate::gateway::token::TunnelToken;
 
 /// Reports that may wait for the supervisor; connections have a handful each.
@@ -75,6 +76,8 @@ pub struct Config {
     pub post_quantum: bool,
     /// Where to count; [`Metrics::register`] adds them to a registry.
     pub metrics: Metrics,
+    /// The threads that the connections live on, each on one of them; `None` is the runtime of the caller.
+    pub workers: Option<Workers>,
 }
 
 impl Config {
@@ -94,6 +97,7 @@ impl Config {
             ip_version: IpVersion::Auto,
             post_quantum: true,
             metrics: Metrics::default(),
+            workers: None,
         })
     }
 }
@@ -151,6 +155,7 @@ pub fn spawn_with<S: Serve, R: Resolve>(
         registered,
         metrics: config.metrics.clone(),
         started,
+        workers: config.workers.unwrap_or_else(Workers::here),
     };
     let stop = CancellationToken::new();
     let (outcome, outcome_seen) = watch::channel(None);

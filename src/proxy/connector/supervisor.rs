@@ -14,6 +14,7 @@ use super::dns::Resolve;
 use super::state::{DialId, Effect, Event, Life, Loss, State, Transport};
 use super::status::{ConnectionState, Entry, Metrics};
 use crate::proxy::http::Serve;
+use crate::proxy::workers::Workers;
 
 /// A try or connection that has a task.
 struct Running {
@@ -35,6 +36,8 @@ pub(super) struct Supervisor<S, R> {
     pub(super) registered: watch::Sender<usize>,
     pub(super) metrics: Metrics,
     pub(super) started: Instant,
+    /// Where connections live: that of a slot always on the same thread, as its UDP sockets do.
+    pub(super) workers: Workers,
 }
 
 impl<S: Serve, R: Resolve> Supervisor<S, R> {
@@ -170,7 +173,8 @@ impl<S: Serve, R: Resolve> Loop<S, R> {
                 let retire = CancellationToken::new();
                 let span = tracing::info_span!("connection", conn_index = slot, transport = %transport);
                 let try_ = Dial { slot, id: dial, transport, rotate, attempts, retire: retire.clone() };
-                let task = self.tasks.spawn(Arc::clone(&self.sup.dialer).run(try_).instrument(span));
+                let worker = self.sup.workers.nth(usize::from(slot));
+                let task = self.tasks.spawn_on(Arc::clone(&self.sup.dialer).run(try_).instrument(span), worker);
                 self.running.insert(dial, Running { slot, transport, retire, task, registered: false });
             }
             Effect::Retire(dial) | Effect::Abort(dial) => {
@@ -178,7 +182,10 @@ impl<S: Serve, R: Resolve> Loop<S, R> {
                     running.retire.cancel();
                 }
             }
-            Effect::Probe => drop(self.tasks.spawn(Arc::clone(&self.sup.dialer).probe())),
+            Effect::Probe => {
+                let probe = Arc::clone(&self.sup.dialer).probe();
+                drop(self.tasks.spawn_on(probe, self.sup.workers.nth(0)));
+            }
             Effect::Finished => self.finished = true,
         }
     }

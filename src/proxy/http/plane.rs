@@ -35,12 +35,14 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// How long a WebSocket session may carry nothing in either direction.
     pub websocket_idle_timeout: Duration,
+    /// Threads that requests come on: each keeps connections of its own to every endpoint.
+    pub workers: usize,
 }
 
 impl Options {
-    /// The defaults: 5 s to connect, one hour of silence.
+    /// The defaults: 5 s to connect, one hour of silence, one worker.
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, connect_timeout: Duration::from_secs(5), websocket_idle_timeout: Duration::from_secs(3600) }
+        Self { metrics, connect_timeout: Duration::from_secs(5), websocket_idle_timeout: Duration::from_secs(3600), workers: 1 }
     }
 }
 
@@ -129,7 +131,7 @@ impl Plane {
     }
 
     fn endpoint(&self, (address, protocol): (SocketAddr, BackendProtocol)) -> Endpoint {
-        Endpoint::new(address, protocol, self.options.connect_timeout, Arc::clone(&self.options.metrics))
+        Endpoint::new(address, protocol, &self.options)
     }
 
     /// The content hash of the configuration that serves.

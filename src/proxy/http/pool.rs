@@ -14,18 +14,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::plane::Options;
 use super::request_body::RequestBody;
 use crate::gateway::ir::BackendProtocol;
 use crate::proxy::error::{Error, Kind};
 use crate::proxy::metrics::{ConnectFailure, Metrics};
+use crate::proxy::workers;
 
-/// Idle HTTP/1.1 connections kept per endpoint.
+/// Idle HTTP/1.1 connections kept per endpoint and worker.
 const MAX_IDLE: usize = 256;
 /// How long an idle connection is kept; the usual connector's `keepAliveTimeout`.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Requests on one HTTP/2 connection before another one is opened; the least limit that RFC 9113 §6.5.2 recommends to peers.
 const STREAMS: usize = 100;
-/// HTTP/2 connections per endpoint; beyond `MAX_H2 * STREAMS` requests they queue.
+/// HTTP/2 connections per endpoint and worker; beyond `MAX_H2 * STREAMS` requests they queue.
 const MAX_H2: usize = 8;
 /// How long an endpoint is passed over after a failed connection, if there is another one; doubled with each failure in a row.
 const PENALTY: Duration = Duration::from_secs(1);
@@ -46,9 +48,8 @@ pub(super) struct Endpoint {
     protocol: BackendProtocol,
     connect_timeout: Duration,
     metrics: Arc<Metrics>,
-    connections: Mutex<Connections>,
-    /// Held while an HTTP/2 connection is opened, so that a burst opens one and not one each.
-    opening: tokio::sync::Mutex<()>,
+    /// By worker: a connection is used on the thread that opened it, where waking it costs least.
+    shelves: Box<[Shelf]>,
     /// No longer in the configuration: what is in flight finishes, nothing is kept.
     retired: AtomicBool,
     /// When the endpoint may be tried first again, milliseconds after `start`.
@@ -56,6 +57,21 @@ pub(super) struct Endpoint {
     /// Failed connections in a row; those at the same time count as one.
     failures: AtomicU32,
     start: Instant,
+}
+
+/// The connections that one worker has opened.
+#[derive(Debug, Default)]
+struct Shelf {
+    connections: Mutex<Connections>,
+    /// Held while an HTTP/2 connection is opened, so that a burst opens one and not one each.
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl Shelf {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        // Nothing panics under the lock, and a list of connections cannot be half changed.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -198,14 +214,13 @@ fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
 
 impl Endpoint {
     /// No connection yet.
-    pub(super) fn new(address: SocketAddr, protocol: BackendProtocol, limit: Duration, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(address: SocketAddr, protocol: BackendProtocol, options: &Options) -> Self {
         Self {
             address,
             protocol,
-            connect_timeout: limit,
-            metrics,
-            connections: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            connect_timeout: options.connect_timeout,
+            metrics: Arc::clone(&options.metrics),
+            shelves: (0..options.workers.max(1)).map(|_| Shelf::default()).collect(),
             retired: AtomicBool::new(false),
             avoid_until: AtomicU64::new(0),
             failures: AtomicU32::new(0),
@@ -251,25 +266,29 @@ impl Endpoint {
     /// Takes the endpoint out of service: idle connections close now, the others when their requests have ended.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
-        *self.lock() = Connections::default();
+        for shelf in &self.shelves {
+            *shelf.lock() = Connections::default();
+        }
     }
 
     /// Closes what has been idle for too long.
     pub(super) fn sweep(&self) {
         let now = Instant::now();
         let elapsed = self.now();
-        let mut connections = self.lock();
-        connections.idle.retain(|idle| idle.until > now && !idle.sender.is_closed());
-        connections.shared.retain(|shared| {
-            let idle = elapsed.saturating_sub(shared.used.load(Ordering::Relaxed));
-            let busy = shared.active.load(Ordering::Relaxed) > 0;
-            !shared.sender.is_closed() && (busy || u128::from(idle) < IDLE_TIMEOUT.as_millis())
-        });
+        for shelf in &self.shelves {
+            let mut connections = shelf.lock();
+            connections.idle.retain(|idle| idle.until > now && !idle.sender.is_closed());
+            connections.shared.retain(|shared| {
+                let idle = elapsed.saturating_sub(shared.used.load(Ordering::Relaxed));
+                let busy = shared.active.load(Ordering::Relaxed) > 0;
+                !shared.sender.is_closed() && (busy || u128::from(idle) < IDLE_TIMEOUT.as_millis())
+            });
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        // Nothing panics under the lock, and a list of connections cannot be half changed.
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The connections of the worker that runs the caller.
+    fn shelf(&self) -> &Shelf {
+        &self.shelves[workers::current() % self.shelves.len()]
     }
 
     fn now(&self) -> u64 {
@@ -279,7 +298,7 @@ impl Endpoint {
     /// The connection that came back last: the least likely to be closed by its peer, and the others can age out.
     fn waiting(&self) -> Option<http1::SendRequest<RequestBody>> {
         let now = Instant::now();
-        let mut connections = self.lock();
+        let mut connections = self.shelf().lock();
         let mut at = connections.idle.len();
         while at > 0 {
             at -= 1;
@@ -299,7 +318,7 @@ impl Endpoint {
             return;
         }
         let until = Instant::now() + keep;
-        let mut connections = self.lock();
+        let mut connections = self.shelf().lock();
         if connections.idle.len() >= MAX_IDLE {
             connections.idle.remove(0);
         }
@@ -325,10 +344,11 @@ impl Endpoint {
         if let Some(stream) = self.free_stream(STREAMS) {
             return Ok(Connection { transport: Transport::H2(stream), reused: true });
         }
-        let _opening = match self.opening.try_lock() {
+        let shelf = self.shelf();
+        let _opening = match shelf.opening.try_lock() {
             Ok(opening) => opening,
             Err(_) => {
-                let opening = self.opening.lock().await;
+                let opening = shelf.opening.lock().await;
                 if self.is_suspect() {
                     // The one before just failed: its wait must not be repeated for everyone behind it.
                     return Err(Kind::Connect.into());
@@ -336,13 +356,13 @@ impl Endpoint {
                 opening
             }
         };
-        let full = self.lock().shared.len() >= MAX_H2;
+        let full = shelf.lock().shared.len() >= MAX_H2;
         if let Some(stream) = self.free_stream(if full { usize::MAX } else { STREAMS }) {
             return Ok(Connection { transport: Transport::H2(stream), reused: true });
         }
         let shared = Arc::new(self.open_h2().await?);
         if !self.retired.load(Ordering::Acquire) {
-            self.lock().shared.push(Arc::clone(&shared));
+            shelf.lock().shared.push(Arc::clone(&shared));
         }
         let stream = Stream { endpoint: Arc::clone(self), shared };
         Ok(Connection { transport: Transport::H2(stream), reused: false })
@@ -350,7 +370,7 @@ impl Endpoint {
 
     /// A place on the least busy connection with fewer than `limit` requests.
     fn free_stream(self: &Arc<Self>, limit: usize) -> Option<Stream> {
-        let mut connections = self.lock();
+        let mut connections = self.shelf().lock();
         connections.shared.retain(|shared| !shared.sender.is_closed());
         let active = |shared: &Arc<Shared>| shared.active.load(Ordering::Relaxed);
         let shared = connections.shared.iter().filter(|s| active(s) < limit).min_by_key(|s| active(s))?;
