@@ -85,7 +85,11 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>, peer: SocketAdd
         Ok(response) => response,
         Err(Failure::Request(reason)) => plain(400, format!("bad request: {reason}\n")),
         Err(Failure::NoConnection) => plain(NO_CONNECTION, "error code: 1033\n"),
-        Err(Failure::Link(reason)) => plain(502, format!("error code: 502\n{reason}\n")),
+        Err(Failure::Link(reason, in_flight)) => {
+            let mut response = plain(502, format!("error code: 502\n{reason}\n"));
+            name_connection(response.headers_mut(), &in_flight);
+            response
+        }
     };
     if let Ok(ray) = HeaderValue::try_from(ray) {
         response.headers_mut().insert("cf-ray", ray);
@@ -97,7 +101,8 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>, peer: SocketAdd
 enum Failure {
     Request(&'static str),
     NoConnection,
-    Link(String),
+    /// Why, and the request that it came to.
+    Link(String, Box<InFlight>),
 }
 
 async fn tunnel(
@@ -112,14 +117,20 @@ async fn tunnel(
         shared.sessions.record(EventKind::NoConnection);
         return Err(Failure::NoConnection);
     };
-    let failed = |error: LinkError, in_flight: &InFlight| {
+    let failed = |error: LinkError, in_flight: InFlight| {
         in_flight.failed(error.to_string());
-        Failure::Link(error.to_string())
+        Failure::Link(error.to_string(), Box::new(in_flight))
     };
     let websocket = head.websocket;
-    let Exchange { upload, answer } = in_flight.link.begin(head).await.map_err(|e| failed(e, &in_flight))?;
+    let Exchange { upload, answer } = match in_flight.link.begin(head).await {
+        Ok(exchange) => exchange,
+        Err(error) => return Err(failed(error, in_flight)),
+    };
     if websocket {
-        let answer = answer.head().await.map_err(|e| failed(e, &in_flight))?;
+        let answer = match answer.head().await {
+            Ok(answer) => answer,
+            Err(error) => return Err(failed(error, in_flight)),
+        };
         return Ok(match upload {
             Some(upload) if answer.switched => switch(shared, &mut request, in_flight, answer, upload),
             upload => {
@@ -131,8 +142,10 @@ async fn tunnel(
     }
     let body = request.into_body();
     let upload = upload.map(|upload| AbortOnDropHandle::new(tokio::spawn(pump(body, upload))));
-    let answer = answer.head().await.map_err(|e| failed(e, &in_flight))?;
-    Ok(relay(shared, in_flight, answer, upload))
+    match answer.head().await {
+        Ok(answer) => Ok(relay(shared, in_flight, answer, upload)),
+        Err(error) => Err(failed(error, in_flight)),
+    }
 }
 
 /// A response that is passed on as it comes.
@@ -300,10 +313,13 @@ fn append_list(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-/// Says through which connection the response came, for people and tests.
+/// Says through which connection the response came, or failed to come, for people and tests.
 fn name_connection(headers: &mut HeaderMap, in_flight: &InFlight) {
     if let Ok(value) = HeaderValue::try_from(format!("{}/{}", in_flight.transport, in_flight.index)) {
         headers.insert("x-cftunnel-connection", value);
+    }
+    if let Ok(value) = HeaderValue::try_from(in_flight.id.to_string()) {
+        headers.insert("x-cftunnel-connection-id", value);
     }
 }
 

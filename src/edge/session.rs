@@ -44,6 +44,8 @@ pub struct State {
     pub sessions: Vec<SessionState>,
     /// What has happened, oldest first; the last thousand.
     pub events: Vec<Event>,
+    /// Events ever, so that whoever looks now and then knows how many are new, and whether any was missed.
+    pub events_total: u64,
     /// Registrations that succeeded, ever.
     pub registered_total: u64,
     /// Requests of clients that are not finished.
@@ -127,7 +129,7 @@ pub enum EventKind {
     /// A connection unregistered.
     Unregistered { transport: Transport, index: u8, inflight: usize },
     /// A registered connection ended.
-    Gone { transport: Transport, index: u8, reason: String },
+    Gone { transport: Transport, index: u8, id: Uuid, reason: String },
     /// A connector answered a configuration, or did not.
     Configuration { transport: Transport, index: u8, ack: ConfigAck },
     /// A connector told its own configuration.
@@ -159,6 +161,7 @@ struct Inner {
     next: usize,
     next_key: u64,
     events: VecDeque<Event>,
+    events_total: u64,
     registered_total: u64,
     in_flight: usize,
     config: Option<(i32, Bytes)>,
@@ -188,6 +191,8 @@ pub(super) struct InFlight {
     pub(super) link: Link,
     pub(super) transport: Transport,
     pub(super) index: u8,
+    /// The edge's id of the connection.
+    pub(super) id: Uuid,
 }
 
 impl Default for Sessions {
@@ -204,6 +209,7 @@ impl Sessions {
         State {
             sessions,
             events: inner.events.iter().cloned().collect(),
+            events_total: inner.events_total,
             registered_total: inner.registered_total,
             requests_in_flight: inner.in_flight,
         }
@@ -255,7 +261,7 @@ impl Sessions {
         let mut inner = self.lock();
         let Some(at) = inner.live.iter().position(|l| l.key == key) else { return };
         let state = inner.live.remove(at).state;
-        inner.record(self.started, EventKind::Gone { transport: state.transport, index: state.index, reason });
+        inner.record(self.started, EventKind::Gone { transport: state.transport, index: state.index, id: state.id, reason });
         drop(inner);
         self.touch();
     }
@@ -356,6 +362,7 @@ impl Inner {
             self.events.pop_front();
         }
         self.events.push_back(Event { at: started.elapsed(), kind });
+        self.events_total += 1;
     }
 }
 
@@ -379,9 +386,9 @@ impl InFlight {
         let live = &mut inner.live[at];
         live.state.inflight += 1;
         let (key, link) = (live.key, live.link.clone());
-        let (transport, index) = (live.state.transport, live.state.index);
+        let (transport, index, id) = (live.state.transport, live.state.index, live.state.id);
         drop(inner);
-        Some(Self { shared: Arc::clone(shared), key, link, transport, index })
+        Some(Self { shared: Arc::clone(shared), key, link, transport, index, id })
     }
 
     /// Remembers an event of this request.
