@@ -200,7 +200,7 @@ impl Clients {
                 way.note(response.headers());
                 let stage = failure(response.status().as_u16(), response.headers()).unwrap_or(Stage::Proxy);
                 let text = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
-                return Err(Fault::Lost(stage, format!("{}: {text}", response.status())));
+                return Err(Fault::Lost(written_by(stage, &text), format!("{}: {}", response.status(), text.replace('\n', " "))));
             }
             Err(error) => return Err(Fault::Lost(Stage::Head, error.to_string())),
         };
@@ -284,10 +284,13 @@ async fn explained(stage: Stage, body: Incoming) -> Fault {
         Ok(Ok(body)) => String::from_utf8_lossy(&body.to_bytes()).trim().replace('\n', " "),
         _ => String::new(),
     };
-    // To HEAD neither can say it; then the end of the connection tells.
+    Fault::Lost(written_by(stage, &text), text)
+}
+
+/// Tells answers of the edge from those of the proxy. To HEAD neither can say it; then the end of the connection tells.
+fn written_by(stage: Stage, text: &str) -> Stage {
     let edge = text.is_empty() || text.starts_with("error code");
-    let stage = if stage == Stage::Proxy && edge { Stage::Edge } else { stage };
-    Fault::Lost(stage, text)
+    if stage == Stage::Proxy && edge { Stage::Edge } else { stage }
 }
 
 fn check_head(plan: &Plan, status: u16, headers: &HeaderMap, acked: u64) -> Result<(), Fault> {

@@ -226,17 +226,20 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
             tracing::warn!(error = %error, "Unregistration failed");
         }
         self.report(Report::Unregistered(dial.id)).await;
+        let deadline = tokio::time::Instant::now() + self.grace;
         let idle = link.idle();
         let ended = tokio::select! {
             _ = link.ended() => true,
             () = idle => false,
-            () = tokio::time::sleep(self.grace) => {
+            () = tokio::time::sleep_until(deadline) => {
                 tracing::warn!("Grace period is over, cutting the requests that are left");
                 false
             }
         };
+        drop(control);
         if !ended {
-            link.close().await;
+            // No request is under way, but the last bytes of one may still wait for a slow client.
+            link.close(deadline.saturating_duration_since(tokio::time::Instant::now())).await;
         }
         tracing::info!("Connection closed");
         self.report(Report::Closed(dial.id)).await;

@@ -102,14 +102,17 @@ pub(super) struct Link {
     /// The task that drives the connection; ends with it.
     driver: JoinHandle<LinkError>,
     close: DropGuard,
+    cut: DropGuard,
 }
 
 /// The driver's side of a [`Link`].
 pub(super) struct Ends {
     pub(super) rtt: Arc<Rtt>,
     pub(super) control: oneshot::Sender<ControlStream>,
-    /// Cancelled when the connection is to be closed.
+    /// Cancelled when the connection is to be closed once everything on it has been delivered.
     pub(super) close: CancellationToken,
+    /// Cancelled when it is to be closed whatever is on it.
+    pub(super) cut: CancellationToken,
 }
 
 impl Link {
@@ -123,11 +126,12 @@ impl Link {
     where
         F: Future<Output = LinkError> + Send + 'static,
     {
-        let (rtt, close) = (Arc::new(Rtt::default()), CancellationToken::new());
+        let (rtt, close, cut) = (Arc::new(Rtt::default()), CancellationToken::new(), CancellationToken::new());
         let (sender, control) = oneshot::channel();
-        let ends = Ends { rtt: Arc::clone(&rtt), control: sender, close: close.clone() };
+        let ends = Ends { rtt: Arc::clone(&rtt), control: sender, close: close.clone(), cut: cut.clone() };
         let driver = tokio::spawn(drive(ends));
-        Self { local, rtt, leaving, control: Some(control), requests, driver, close: close.drop_guard() }
+        let (close, cut) = (close.drop_guard(), cut.drop_guard());
+        Self { local, rtt, leaving, control: Some(control), requests, driver, close, cut }
     }
 
     /// The control stream, once.
@@ -160,10 +164,15 @@ impl Link {
         }
     }
 
-    /// Closes the connection and waits a moment for the goodbye to be sent.
-    pub(super) async fn close(self) {
-        drop(self.close);
-        // The driver bounds its own goodbye; its outcome no longer matters.
-        drop(self.driver.await);
+    /// Closes the connection: what has been written to it gets `limit` to be delivered, then it is cut. The control stream has
+    /// to be over, or it is waited for as well.
+    pub(super) async fn close(self, limit: Duration) {
+        let Self { mut driver, close, cut, .. } = self;
+        drop(close);
+        if tokio::time::timeout(limit, &mut driver).await.is_err() {
+            drop(cut);
+            // The driver bounds its own goodbye; its outcome no longer matters.
+            drop(driver.await);
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Counts what the peer sends.
@@ -28,11 +30,32 @@ pub(super) struct Watched<IO> {
     traffic: Arc<Traffic>,
     frames: Frames,
     leaving: CancellationToken,
+    /// Set once our side is shut down: how long the peer has to close its own.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl<IO> Watched<IO> {
     pub(super) fn new(io: IO, traffic: Arc<Traffic>, leaving: CancellationToken) -> Self {
-        Self { io, traffic, frames: Frames::default(), leaving }
+        Self { io, traffic, frames: Frames::default(), leaving, linger: None }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> Watched<IO> {
+    /// Reads until the peer closes, or for as long as it may take. A socket that is closed with something unread resets the
+    /// connection, which takes back what the peer has not read yet: the ends of responses.
+    fn poll_linger(&mut self, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(limit)));
+        if linger.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut rest = [0; 1024];
+        loop {
+            let mut rest = ReadBuf::new(&mut rest);
+            let read = ready!(Pin::new(&mut self.io).poll_read(cx, &mut rest));
+            if read.is_err() || rest.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
     }
 }
 
@@ -49,7 +72,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
@@ -67,7 +90,10 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+        }
+        self.poll_linger(super::CLOSE_TIMEOUT, cx).map(Ok)
     }
 }
 

@@ -32,7 +32,7 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// peer is found in less than 10 s.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long closing may take.
+/// How long cutting may take, and how long the peer has to close its side of a connection that is over.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Streams that one connection carries at once.
@@ -117,6 +117,7 @@ where
     let silence = keep_alive(ping, &traffic, &ends.rtt);
     tokio::pin!(silence);
     let mut control = Some(ends.control);
+    let mut closing = false;
     loop {
         tokio::select! {
             accepted = connection.accept() => match accepted {
@@ -136,7 +137,13 @@ where
                 None => return LinkError::Closed,
             },
             () = &mut silence => return LinkError::Silent,
-            () = ends.close.cancelled() => {
+            () = ends.close.cancelled(), if !closing => {
+                closing = true;
+                // Ends the connection when its streams are over and their last bytes written: the tasks that wrote them were
+                // done when `h2` had them.
+                connection.graceful_shutdown();
+            }
+            () = ends.cut.cancelled() => {
                 connection.abrupt_shutdown(Reason::NO_ERROR);
                 let closed = std::future::poll_fn(|cx| connection.poll_closed(cx));
                 // Out of time or not, the connection is dropped now.

@@ -336,8 +336,50 @@ async fn the_control_stream_is_answered_at_once_and_there_is_only_one() {
     let (second, _up) = edge.send(special("control-stream"), false);
     assert_eq!(second.await.expect_err("refused").reason(), Some(Reason::REFUSED_STREAM));
     timeout(Duration::from_secs(5), edge.link.idle()).await.expect("a control stream is no request");
-    edge.link.close().await;
+    drop(control);
+    edge.link.close(Duration::from_secs(5)).await;
     drop(timeout(Duration::from_secs(5), edge.connection).await.expect("closed"));
+}
+
+#[tokio::test]
+async fn a_closed_connection_delivers_what_a_slow_client_has_not_fetched_yet() {
+    let mut edge = connect(app(|_, _| async { Response::new(Body::full(vec![7; 1 << 19])) })).await;
+    let slow = edge.get(get("/")).await;
+    let (second, mut fetched) = (edge.get(get("/")).await, 0);
+    // The windows hold all of it: its task is done, and the bytes are wherever they are.
+    timeout(Duration::from_secs(5), edge.link.idle()).await.expect("idle");
+    let closing = tokio::spawn(edge.link.close(Duration::from_secs(60)));
+    for response in [slow, second] {
+        fetched += timeout(Duration::from_secs(5), read(response)).await.expect("in time").expect("a whole body").0.len();
+    }
+    assert_eq!(fetched, 2 << 19);
+    timeout(Duration::from_secs(5), closing).await.expect("closed once it is delivered").expect("no panic");
+}
+
+#[tokio::test]
+async fn the_last_piece_waits_for_the_clients_window_until_the_limit() {
+    for patient in [true, false] {
+        let (near, far) = duplex(1 << 20);
+        let mut client = h2::client::Builder::new();
+        client.initial_window_size(1000);
+        let streams = app(|_, _| async { Response::new(Body::full(vec![7; 16_000])) });
+        let (client, link) = tokio::join!(client.handshake::<_, Bytes>(near), serve(far, None, streams));
+        let ((mut requests, connection), link) = (client.expect("an edge"), link.expect("a link"));
+        tokio::spawn(connection);
+        let (response, _) = requests.send_request(get("/").body(()).expect("a request"), true).expect("sent");
+        let response = response.await.expect("a response");
+        timeout(Duration::from_secs(5), link.idle()).await.expect("idle");
+        let limit = Duration::from_millis(if patient { 60_000 } else { 50 });
+        let mut closing = tokio::spawn(link.close(limit));
+        if !patient {
+            timeout(Duration::from_secs(5), &mut closing).await.expect("cut").expect("no panic");
+        }
+        let whole = timeout(Duration::from_secs(5), read(response)).await.expect("in time");
+        assert_eq!(whole.map(|(body, _)| body.len()).ok(), patient.then_some(16_000));
+        if patient {
+            timeout(Duration::from_secs(5), closing).await.expect("closed").expect("no panic");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

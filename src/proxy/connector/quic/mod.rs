@@ -194,6 +194,7 @@ async fn drive<S: Serve>(connection: Connection, streams: Arc<Streams<S>>, ends:
                 return error.into();
             },
             _ = measure.tick() => ends.rtt.set(connection.rtt()),
+            // No stream is under way that is not acknowledged, or there is no time for it.
             () = ends.close.cancelled() => {
                 connection.close(VarInt::from_u32(0), b"");
                 return LinkError::Closed;

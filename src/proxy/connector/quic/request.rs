@@ -203,14 +203,17 @@ async fn forward<S: Serve>(
     match (answer, kept) {
         (Answer::Response(response), _) => {
             tokio::select! {
-                sent = send_response(&mut send, response, is_head) => sent,
-                _ = stopped => Err(StreamError::Stopped),
+                sent = send_response(&mut send, response, is_head) => sent?,
+                _ = &mut stopped => return Err(StreamError::Stopped),
             }
         }
-        (Answer::Upgrade(head, io), Some((ahead, recv))) => upgrade(send, &head, io, ahead, recv).await,
-        (Answer::Upgrade(..), None) => refuse(&mut send, StatusCode::BAD_GATEWAY, None).await,
-        (Answer::Refuse(status), _) => refuse(&mut send, status, None).await,
+        (Answer::Upgrade(head, io), Some((ahead, recv))) => upgrade(send, &head, io, ahead, recv).await?,
+        (Answer::Upgrade(..), None) => refuse(&mut send, StatusCode::BAD_GATEWAY, None).await?,
+        (Answer::Refuse(status), _) => refuse(&mut send, status, None).await?,
     }
+    // Under way until the edge has all of it: a connection that is closed takes back what is not acknowledged.
+    drop(stopped.await);
+    Ok(())
 }
 
 /// Resolves when the edge resets a stream that is not read as a body: the client is gone. A body that is read says so itself.

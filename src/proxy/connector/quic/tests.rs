@@ -301,9 +301,22 @@ async fn datagrams_are_dropped_and_the_control_stream_is_the_first_one() {
     let mut seen = [0; 9];
     recv.read_exact(&mut seen).await.expect("read");
     assert_eq!((&seen, recv.id().index()), (b"bootstrap", 0));
-    edge.link.close().await;
+    edge.link.close(Duration::ZERO).await;
     let end = timeout(Duration::from_secs(5), edge.connection.closed()).await.expect("closed");
     assert!(matches!(end, quinn::ConnectionError::ApplicationClosed(close) if close.error_code == VarInt::from_u32(0)));
+}
+
+#[tokio::test]
+async fn a_response_is_under_way_until_the_edge_has_all_of_it() {
+    let edge = connect(app(|_, _| async { Response::new(Body::full(vec![7; 4 << 20])) })).await;
+    let (mut send, mut recv) = edge.open(&head(ConnectKind::Http, "/", &[])).await;
+    send.finish().expect("finished");
+    let (_, first) = response(&mut recv).await;
+    // Everything is written, and more of it than the window of a stream that is not read lets pass.
+    assert!(timeout(Duration::from_millis(800), edge.link.idle()).await.is_err(), "taken for delivered");
+    let rest = timeout(Duration::from_secs(10), recv.read_to_end(8 << 20)).await.expect("in time").expect("a whole body");
+    assert_eq!(first.len() + rest.len(), 4 << 20);
+    timeout(Duration::from_secs(5), edge.link.idle()).await.expect("idle once it is acknowledged");
 }
 
 #[tokio::test]
@@ -316,7 +329,7 @@ async fn the_local_port_is_kept_over_reconnects() {
         let accept = async { endpoint.accept().await.expect("a client").await.expect("a connection") };
         let (link, connection) = tokio::join!(dial(address, &settings, &sockets, echo()), accept);
         ports.push(connection.remote_address().port());
-        link.expect("a link").close().await;
+        link.expect("a link").close(Duration::ZERO).await;
     }
     assert_eq!(ports[0], ports[1]);
     let accept = async { endpoint.accept().await.expect("a client").await.expect("a connection") };
