@@ -31,3 +31,19 @@ types:
 # the first command of the README, from the checkout
 local *args:
     cargo run --release -- serve local --from-file examples/quickstart --demo-backends {{args}}
+
+# an hour of load and faults against the release binary; its log is committed. just soak 600 for ten minutes
+soak seconds="3600":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    cargo build --release --locked --bin kubectl-cftunnel
+    log=bench/runs/$(date +%F)-$(nproc)-cores/soak.txt
+    mkdir -p "$(dirname "$log")"
+    { echo "# just soak {{seconds}}, release build, commit $(git rev-parse --short HEAD), $(nproc)-core machine, Linux $(uname -r)"
+      SOAK_BIN=$PWD/target/release/kubectl-cftunnel SOAK_SECONDS={{seconds}} cargo test --locked --quiet --test soak
+    } 2>&1 | tee "$log"
+
+# nothing but reconnects, as fast as connections come back
+reconnects seconds="900":
+    cargo build --release --locked --bin kubectl-cftunnel
+    SOAK_STORM=1 SOAK_BIN=$PWD/target/release/kubectl-cftunnel SOAK_SECONDS={{seconds}} cargo test --locked --quiet --test soak

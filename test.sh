@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test. Installs or checks what it needs itself; never skips. Needs root for the network namespace of the lab.
-# test.sh [STEP...] runs only the named steps: format lint deny unit doc install edge
+# test.sh [STEP...] runs only the named steps: format lint deny unit doc install edge soak
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2
 # shellcheck source=lab/setup.sh
@@ -67,13 +67,13 @@ edge() {
   return $rc
 }
 
-[ $# -gt 0 ] || set -- format lint deny unit doc install edge
+[ $# -gt 0 ] || set -- format lint deny unit doc install edge soak
 setup
 for name in "$@"; do
   case $name in
     install) step install install_and_run ;;
-    format | lint | deny | unit | doc | edge) step "$name" "$name" ;;
-    *) die "unknown step: $name" "the steps are: format lint deny unit doc install edge" ;;
+    format | lint | deny | unit | doc | edge | soak) step "$name" "$name" ;;
+    *) die "unknown step: $name" "the steps are: format lint deny unit doc install edge soak" ;;
   esac
 done
 printf '\nall steps: %s s\n%s passed, %s failed\n' $((SECONDS-started)) $PASSED $FAILED

@@ -227,10 +227,9 @@ impl Ledger {
         if is_cut(&reason) {
             inner.last_cut = Some(now);
         }
-        if is_cut(&reason) || reason == "drained" || inner.in_silence(now) {
-            if let Some(hit) = inner.hit.get_mut(usize::from(index)) {
-                *hit = Some(now);
-            }
+        let ours = is_cut(&reason) || reason == "drained" || inner.in_silence(now);
+        if ours && let Some(hit) = inner.hit.get_mut(usize::from(index)) {
+            *hit = Some(now);
         }
         inner.ended.insert(id, Ended { reason, at: now });
     }
@@ -247,11 +246,13 @@ impl Ledger {
                 Some(cause) => *inner.counts.lost.entry(cause).or_default() += 1,
                 None => {
                     inner.counts.unexplained += 1;
-                    let end = loss.connection.and_then(|id| inner.ended.get(&id));
-                    let end = end.map_or("its connection is up, or none was named".to_owned(), |e| {
-                        let before = loss.at.saturating_duration_since(e.at);
-                        format!("its connection ended {} ms before: {}", before.as_millis(), e.reason)
-                    });
+                    let end = match loss.connection.and_then(|id| inner.ended.get(&id)) {
+                        Some(end) => {
+                            let before = loss.at.saturating_duration_since(end.at).as_millis();
+                            format!("its connection ended {before} ms before: {}", end.reason)
+                        }
+                        None => "its connection is up, or none was named".to_owned(),
+                    };
                     inner.tell(format!("LOST {} at {:?}: {}; {end}", loss.what, loss.stage, loss.text));
                 }
             }

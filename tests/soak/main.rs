@@ -129,8 +129,8 @@ async fn soak(settings: Settings) -> anyhow::Result<bool> {
             told = at.as_secs() / 10;
             println!("{}", report::line(at, &weather.to_string(), &pairs(&sites, &figures)));
         }
-        while let Some(Err(error)) = background.try_join_next() {
-            anyhow::bail!("a task of the harness failed: {error}");
+        while let Some(ended) = background.try_join_next() {
+            ended.context("a task of the harness failed")?;
         }
     }
     sites.iter().for_each(|site| site.quiet.cancel());

@@ -254,9 +254,8 @@ impl Site {
                 match &event.kind {
                     EventKind::Gone { index, id, reason, .. } => self.ledger.connection_ended(*id, *index, reason.clone()),
                     EventKind::Registered { transport, index, client_id } => {
-                        if last.insert((*client_id, *index), *transport).is_some_and(|before| before != *transport) {
-                            self.figures.moves.fetch_add(1, Ordering::Relaxed);
-                        }
+                        let moved = last.insert((*client_id, *index), *transport).is_some_and(|before| before != *transport);
+                        self.figures.moves.fetch_add(u64::from(moved), Ordering::Relaxed);
                     }
                     _ => {}
                 }
