@@ -137,9 +137,9 @@ pub enum EventKind {
     /// A request found no connection.
     NoConnection,
     /// A request was answered with 502.
-    RequestFailed { transport: Transport, index: u8, reason: String },
+    RequestFailed { transport: Transport, index: u8, id: Uuid, reason: String },
     /// A response ended before its end, and its client was cut off.
-    ResponseCut { transport: Transport, index: u8, reason: String },
+    ResponseCut { transport: Transport, index: u8, id: Uuid, reason: String },
 }
 
 /// Names a session within this edge.
@@ -393,12 +393,14 @@ impl InFlight {
 
     /// Remembers an event of this request.
     pub(super) fn failed(&self, reason: String) {
-        self.shared.sessions.record(EventKind::RequestFailed { transport: self.transport, index: self.index, reason });
+        let Self { transport, index, id, .. } = *self;
+        self.shared.sessions.record(EventKind::RequestFailed { transport, index, id, reason });
     }
 
     /// Remembers that the response was cut.
     pub(super) fn cut(&self, reason: String) {
-        self.shared.sessions.record(EventKind::ResponseCut { transport: self.transport, index: self.index, reason });
+        let Self { transport, index, id, .. } = *self;
+        self.shared.sessions.record(EventKind::ResponseCut { transport, index, id, reason });
     }
 }
 

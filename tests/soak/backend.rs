@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::body::{self, Check, Way};
-use crate::chance::Chance;
+use crate::chance::{Chance, mix};
 use crate::plan::{End, Plan};
 
 type Out = UnsyncBoxBody<Bytes, io::Error>;
@@ -168,7 +168,7 @@ async fn plain(seen: &Seen, plan: &Plan, body: Incoming) -> io::Result<Answer> {
     let upload = read_upload(seen, plan, body).await;
     tokio::time::sleep(plan.head_pause).await;
     let mut bytes = body::body(plan.id, Way::Down, plan.down);
-    if seen.corrupt.load(Ordering::Relaxed) && plan.id.is_multiple_of(500) && !bytes.is_empty() {
+    if seen.corrupt.load(Ordering::Relaxed) && mix(plan.id).is_multiple_of(200) && !bytes.is_empty() {
         let mut wrong = bytes.to_vec();
         wrong[plan.down / 2] ^= 1;
         bytes = wrong.into();

@@ -77,7 +77,9 @@ impl Clients {
         match ended {
             Ok(()) => Outcome::Fine,
             Err(Fault::Wrong(error)) => Outcome::Wrong(format!("{} through {:?}: {error}", plan.describe(), way.connection)),
-            Err(Fault::Lost(Stage::Body | Stage::Proxy, _)) if plan.end != End::Whole => Outcome::Broken,
+            // Over QUIC a reset can overtake the head that was sent before it, and the edge's own connection to the client ends
+            // without a head that it has not written yet: any end but a whole one is right.
+            Err(Fault::Lost(stage, _)) if plan.end != End::Whole && stage != Stage::Unassigned => Outcome::Broken,
             Err(Fault::Lost(stage, text)) => Outcome::Lost(Box::new(Loss {
                 id: plan.id,
                 what: plan.describe(),

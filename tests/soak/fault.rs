@@ -58,9 +58,12 @@ pub(crate) async fn run(site: Arc<Site>, weather: Weather, mut chance: Chance) {
     faults.refuse(Refusal { times: 0, cause: String::new(), should_retry: true, retry_after: None });
 }
 
-/// Cuts or retires whatever is up, one index at a time.
+/// Cuts or retires whatever is up, one index at a time, and leaves one connection: what can be kept is to be kept.
 async fn storm(site: &Site, chance: &mut Chance) {
     for index in 0..4 {
+        if site.edge.state().live().filter(|session| session.index != index).count() == 0 {
+            continue;
+        }
         let which = Which::Index(index);
         let n = if chance.percent(70) { goaway(site, index) } else { cut(site, which) };
         site.figures.faults.fetch_add(u64::from(n > 0), Ordering::Relaxed);

@@ -13,7 +13,8 @@ use uuid::Uuid;
 pub(crate) enum Cause {
     /// The edge cut the connection that carried it.
     Cut,
-    /// The edge cut a connection while the client was sending, and answered what the client could not read any more.
+    /// The same, but what the edge had to say to the client did not arrive: a head that was not written yet when the body broke,
+    /// or an answer in the middle of an upload.
     CutUnread,
     /// Its connection fell silent until both ends gave it up.
     Silence,
@@ -97,10 +98,13 @@ struct Inner {
     hit: [Option<Instant>; 4],
     /// When the last silence began and ended.
     silence: Option<(Instant, Instant)>,
-    last_cut: Option<Instant>,
+    /// Connections on which the edge saw a request end early, lately.
+    early: Vec<(Instant, Uuid)>,
     /// Why connections end is not taken note of: to see that losses are noticed.
     forgetful: bool,
+    /// Violations that nobody has read yet, and how many there have been.
     told: Vec<String>,
+    tellings: usize,
 }
 
 #[derive(Debug)]
@@ -167,9 +171,9 @@ impl Ledger {
         self.lock().suspects.len()
     }
 
-    /// The first violations.
-    pub(crate) fn told(&self) -> Vec<String> {
-        self.lock().told.clone()
+    /// The violations since the last call; the first ones only.
+    pub(crate) fn take_told(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().told)
     }
 
     pub(crate) fn offered(&self, sent: bool) {
@@ -224,14 +228,19 @@ impl Ledger {
         if inner.forgetful {
             return;
         }
-        if is_cut(&reason) {
-            inner.last_cut = Some(now);
-        }
         let ours = is_cut(&reason) || reason == "drained" || inner.in_silence(now);
         if ours && let Some(hit) = inner.hit.get_mut(usize::from(index)) {
             *hit = Some(now);
         }
         inner.ended.insert(id, Ended { reason, at: now });
+    }
+
+    /// The edge saw a request on this connection end early.
+    pub(crate) fn request_ended(&self, connection: Uuid) {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        inner.early.retain(|(at, _)| *at + 5 * PATIENCE > now);
+        inner.early.push((now, connection));
     }
 
     /// Judges the losses that have waited long enough. `seen` tells whether a backend has seen a request.
@@ -267,13 +276,21 @@ fn is_cut(reason: &str) -> bool {
 
 impl Inner {
     fn tell(&mut self, what: String) {
-        if self.told.len() < TOLD {
+        self.tellings += 1;
+        if self.tellings <= TOLD {
             self.told.push(what);
         }
     }
 
     fn in_silence(&self, at: Instant) -> bool {
         self.silence.is_some_and(|(from, to)| from <= at && at <= to + RECOVERY)
+    }
+
+    /// Whether the edge saw a request end early about then, on a connection that was cut.
+    fn was_cut_near(&self, then: Instant) -> bool {
+        let second = Duration::from_secs(1);
+        let near = |at: Instant| at <= then + second && then <= at + second;
+        self.early.iter().any(|(at, id)| near(*at) && self.ended.get(id).is_some_and(|end| is_cut(&end.reason)))
     }
 
     fn explain(&self, loss: &Loss, seen: impl Fn(u64) -> bool) -> Option<Cause> {
@@ -287,14 +304,8 @@ impl Inner {
             (Stage::Edge | Stage::Body, Some(end)) if self.in_silence(end.at) && end.reason.starts_with("quic") => {
                 Some(Cause::Silence)
             }
-            (Stage::Head, _) if loss.upload => {
-                let near = |at: Instant| at + Duration::from_secs(2) >= loss.at;
-                if self.last_cut.is_some_and(near) {
-                    Some(Cause::CutUnread)
-                } else {
-                    (!seen(loss.id)).then_some(Cause::IdleClose)
-                }
-            }
+            (Stage::Head, _) if self.was_cut_near(loss.at) => Some(Cause::CutUnread),
+            (Stage::Head, _) if loss.upload && !seen(loss.id) => Some(Cause::IdleClose),
             (Stage::Proxy, _) if loss.upload && loss.text.contains("closed the connection") && !seen(loss.id) => {
                 Some(Cause::IdleClose)
             }

@@ -129,6 +129,10 @@ async fn soak(settings: Settings) -> anyhow::Result<bool> {
             told = at.as_secs() / 10;
             println!("{}", report::line(at, &weather.to_string(), &pairs(&sites, &figures)));
         }
+        // At once: what happened around it is still in the log above.
+        for site in &sites {
+            site.ledger.take_told().iter().for_each(|what| println!("{:5.0}s {}: {what}", at.as_secs_f64(), site.name));
+        }
         while let Some(ended) = background.try_join_next() {
             ended.context("a task of the harness failed")?;
         }
@@ -147,6 +151,9 @@ async fn soak(settings: Settings) -> anyhow::Result<bool> {
     }
     let (lines, well) = report::summary(total, &pairs(&sites, &figures));
     println!("\nsummary of {} s, SOAK_SEED={seed}", total.as_secs());
+    for site in &sites {
+        site.ledger.take_told().iter().for_each(|what| println!("  {}: {what}", site.name));
+    }
     lines.iter().for_each(|line| println!("  {line}"));
     println!("soak: {}", if well { "ok" } else { "FAILED" });
     Ok(well)

@@ -124,8 +124,5 @@ pub(crate) fn summary(total: Duration, sites: &[(&Site, &Figures)]) -> (Vec<Stri
         ));
         well &= figures.judge(site.name, total, &mut told);
     }
-    for (site, _) in sites {
-        told.extend(site.ledger.told().into_iter().map(|what| format!("{}: {what}", site.name)));
-    }
     (told, well)
 }

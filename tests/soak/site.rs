@@ -253,6 +253,7 @@ impl Site {
             for event in &state.events[state.events.len().saturating_sub(fresh)..] {
                 match &event.kind {
                     EventKind::Gone { index, id, reason, .. } => self.ledger.connection_ended(*id, *index, reason.clone()),
+                    EventKind::RequestFailed { id, .. } | EventKind::ResponseCut { id, .. } => self.ledger.request_ended(*id),
                     EventKind::Registered { transport, index, client_id } => {
                         let moved = last.insert((*client_id, *index), *transport).is_some_and(|before| before != *transport);
                         self.figures.moves.fetch_add(u64::from(moved), Ordering::Relaxed);
