@@ -215,6 +215,32 @@ mod tests {
         [&[0, 0, length, kind, 0, 0, 0, 0, 0], payload].concat()
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_is_kept_until_the_peer_closes_or_takes_too_long() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        for peer_closes in [true, false] {
+            let (near, mut far) = tokio::io::duplex(64);
+            let mut io = Watched::new(near, Arc::default(), CancellationToken::new());
+            io.write_all(b"goodbye").await.expect("written");
+            far.write_all(b"what nobody reads any more").await.expect("written");
+            let start = tokio::time::Instant::now();
+            let peer = tokio::spawn(async move {
+                sleep(Duration::from_millis(100)).await;
+                let mut seen = Vec::new();
+                far.read_to_end(&mut seen).await.expect("read");
+                if !peer_closes {
+                    sleep(Duration::from_secs(60)).await;
+                }
+                seen
+            });
+            io.shutdown().await.expect("shut down");
+            let limit = if peer_closes { Duration::from_millis(100) } else { crate::proxy::connector::http2::CLOSE_TIMEOUT };
+            assert!(start.elapsed().abs_diff(limit) < Duration::from_millis(10), "{:?}", start.elapsed());
+            drop(io);
+            assert_eq!(peer.await.expect("no panic"), b"goodbye");
+        }
+    }
+
     #[test]
     fn a_goaway_is_seen_wherever_the_reads_cut_and_never_in_a_payload() {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();

@@ -342,21 +342,6 @@ async fn the_control_stream_is_answered_at_once_and_there_is_only_one() {
 }
 
 #[tokio::test]
-async fn a_closed_connection_delivers_what_a_slow_client_has_not_fetched_yet() {
-    let mut edge = connect(app(|_, _| async { Response::new(Body::full(vec![7; 1 << 19])) })).await;
-    let slow = edge.get(get("/")).await;
-    let (second, mut fetched) = (edge.get(get("/")).await, 0);
-    // The windows hold all of it: its task is done, and the bytes are wherever they are.
-    timeout(Duration::from_secs(5), edge.link.idle()).await.expect("idle");
-    let closing = tokio::spawn(edge.link.close(Duration::from_secs(60)));
-    for response in [slow, second] {
-        fetched += timeout(Duration::from_secs(5), read(response)).await.expect("in time").expect("a whole body").0.len();
-    }
-    assert_eq!(fetched, 2 << 19);
-    timeout(Duration::from_secs(5), closing).await.expect("closed once it is delivered").expect("no panic");
-}
-
-#[tokio::test]
 async fn the_last_piece_waits_for_the_clients_window_until_the_limit() {
     for patient in [true, false] {
         let (near, far) = duplex(1 << 20);
