@@ -1,6 +1,7 @@
 //! What goes wrong, when: drawn from the seed. Calm minutes with a fault every second or so, then a storm in which connections
 //! are cut or taken out of service as fast as they come back.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,14 +59,12 @@ pub(crate) async fn run(site: Arc<Site>, weather: Weather, mut chance: Chance) {
     faults.refuse(Refusal { times: 0, cause: String::new(), should_retry: true, retry_after: None });
 }
 
-/// Cuts or retires whatever is up, one index at a time, and leaves one connection: what can be kept is to be kept.
+/// Cuts or retires whatever is up, and leaves one connection: what can be kept is to be kept.
 async fn storm(site: &Site, chance: &mut Chance) {
-    for index in 0..4 {
-        if site.edge.state().live().filter(|session| session.index != index).count() == 0 {
-            continue;
-        }
-        let which = Which::Index(index);
-        let n = if chance.percent(70) { goaway(site, index) } else { cut(site, which) };
+    let up: BTreeSet<u8> = site.edge.state().live().map(|session| session.index).collect();
+    let spared = up.iter().nth(chance.between(0, 4) as usize % up.len().max(1)).copied();
+    for index in up.into_iter().filter(|index| Some(*index) != spared) {
+        let n = if chance.percent(70) { goaway(site, index) } else { cut(site, Which::Index(index)) };
         site.figures.faults.fetch_add(u64::from(n > 0), Ordering::Relaxed);
     }
     sleep(Duration::from_millis(chance.between(50, 250))).await;
