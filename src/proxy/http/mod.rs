@@ -9,6 +9,7 @@ mod grpc;
 mod host;
 pub mod plane;
 mod pool;
+pub(in crate::proxy) mod relay;
 mod request_body;
 mod response_body;
 #[cfg(test)]

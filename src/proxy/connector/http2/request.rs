@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 
 use super::io::{StreamIo, poll_room};
 use crate::proxy::connector::link::ControlStream;
-use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, MAX_PUSH, Streams, relay};
+use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, MAX_PUSH, Streams};
 use crate::proxy::connector::wire::headers as tunnel;
+use crate::proxy::http::relay::relay;
 use crate::proxy::http::{Body, BodyError, Serve, UpgradedIo};
 
 /// A last piece up to this size is sent without waiting for the window; `h2` holds it until there is room.

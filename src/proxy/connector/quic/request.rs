@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use crate::proxy::connector::control::RPC_TIMEOUT;
-use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, Streams, relay};
+use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, Streams};
 use crate::proxy::connector::wire::WireError;
 use crate::proxy::connector::wire::message::Limits;
 use crate::proxy::connector::wire::rpc::{ConfigurationEvent, ConfigurationServer};
@@ -23,6 +23,7 @@ use crate::proxy::connector::wire::stream::{
     ConnectKind, ConnectRequest, ConnectResponse, HTTP_HEADER, HTTP_HOST, HTTP_METHOD, HTTP_STATUS, Opening,
 };
 use crate::proxy::http::body::QuicBody;
+use crate::proxy::http::relay::relay;
 use crate::proxy::http::{Body, BodyError, Serve, UpgradedIo};
 
 /// Largest piece of a head that is read at once, and most of a head that is held without a place among the large ones.
