@@ -39,8 +39,8 @@ pub struct State {
     pub plane: Arc<Plane>,
     /// The metrics.
     pub registry: Arc<Registry>,
-    /// Registered connections to the edge.
-    pub registered: watch::Receiver<usize>,
+    /// Registered connections to the edge; `None` for a plane without a tunnel, which needs none.
+    pub registered: Option<watch::Receiver<usize>>,
     /// Whether a stored configuration serves because none has been pushed.
     pub stale: watch::Receiver<bool>,
     /// Whether the plane is on its way out.
@@ -69,10 +69,11 @@ impl State {
     /// Readiness at this moment.
     pub fn readiness(&self) -> Readiness {
         let config_version = self.plane.version();
-        let ready_connections = *self.registered.borrow();
+        let ready_connections = self.registered.as_ref().map_or(0, |registered| *registered.borrow());
+        let disconnected = self.registered.is_some() && ready_connections == 0;
         let draining = *self.draining.borrow();
         let missing: Vec<_> =
-            [("configuration", config_version.is_none()), ("connection", ready_connections == 0), ("not draining", draining)]
+            [("configuration", config_version.is_none()), ("connection", disconnected), ("not draining", draining)]
                 .into_iter()
                 .filter_map(|(name, missing)| missing.then_some(name))
                 .collect();
@@ -223,7 +224,7 @@ mod tests {
         let state = State {
             plane,
             registry: Arc::new(registry),
-            registered: registered.subscribe(),
+            registered: Some(registered.subscribe()),
             stale: stale.subscribe(),
             draining: draining.subscribe(),
         };

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod config;
 pub mod connector;
+pub mod direct;
 pub mod drain;
 pub mod error;
 pub mod http;

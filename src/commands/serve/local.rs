@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::args::{LogArgs, Remote, TunnelArgs, WorkerArgs};
+use super::direct::{DirectArgs, Listeners};
 use super::life::{self, Signals};
 use super::overview::{Example, Overview};
 use super::reload::{BackendArg, Backends, Said, is_servable};
@@ -49,7 +50,10 @@ use crate::proxy::workers::Workers;
   kubectl cftunnel serve local --from-file manifests/ --backend shop/web:80=127.0.0.1:3000
 
   # A gateway for the Internet: through Cloudflare, with the token of a tunnel
-  kubectl cftunnel serve local --from-file manifests/ --edge cloudflare --token-file token")]
+  kubectl cftunnel serve local --from-file manifests/ --edge cloudflare --token-file token
+
+  # A gateway without any tunnel
+  kubectl cftunnel serve local --from-file manifests/ --no-tunnel --direct 0.0.0.0:8080")]
 pub(crate) struct Args {
     #[command(flatten)]
     from: FromFile,
@@ -71,6 +75,11 @@ pub(crate) struct Args {
     /// Where /healthz, /readyz and /metrics are, or `off`; 127.0.0.1:9901 or, when that is taken, a free port
     #[arg(long, value_name = "ADDR|off")]
     admin: Option<AdminArg>,
+    /// No tunnel at all, only --direct and --direct-tls
+    #[arg(long, conflicts_with_all = ["edges", "listen", "tunnel_listen", "edge_ca_out"])]
+    no_tunnel: bool,
+    #[command(flatten)]
+    direct: DirectArgs,
     #[command(flatten)]
     tunnel: TunnelArgs,
     #[command(flatten)]
@@ -102,6 +111,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
     args.logs.init()?;
     let context = args.logs.voice(context);
+    args.direct.check(args.no_tunnel)?;
     let remote = args.tunnel.remote()?;
     let manifests = args.from.clone().read(context)?;
     life::block_on(serve(context, args, remote, manifests))
@@ -125,14 +135,15 @@ async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: 
     };
     said.say(&judged, &plane.apply(&config)?.refusals);
 
-    let end = End::new(&args, remote, metrics, workers.clone()).await?;
-    let connector = connector::spawn(end.config.clone(), Arc::clone(&plane), plane.needs_trailers())?;
+    let tunnel = if args.no_tunnel { None } else { Some(Tunnel::start(&args, remote, metrics, &plane, &workers).await?) };
+    let direct = args.direct.start(&plane, &workers)?;
     let draining = watch::Sender::new(false);
     let stop = CancellationToken::new();
-    let admin = start_admin(&args, &plane, registry, &connector, &draining, &stop).await?;
+    let admin = start_admin(&args, &plane, registry, tunnel.as_ref(), &draining, &stop).await?;
     show(context, &config, admin)?;
 
-    let mut local = Local { context, plane, connector, backends, said, config, end, announced: false };
+    let mut local = Local { context, plane, tunnel, direct, backends, said, config };
+    local.announce_direct()?;
     let code = local.until_told(&mut signals, files::spawn(manifests)).await?;
     let code = match code {
         Some(code) => code,
@@ -142,18 +153,38 @@ async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: 
     Ok(code)
 }
 
-/// The far end of the tunnel.
-struct End {
+/// The tunnel, and its far end.
+struct Tunnel {
+    connector: Connector,
     config: connector::Config,
     /// Ours, when there is no other.
     edge: Option<Edge>,
+    up: bool,
+    /// When to say that it is still not up.
+    complain_at: Instant,
 }
 
-impl End {
-    async fn new(args: &Args, remote: Option<Remote>, metrics: connector::Metrics, workers: Workers) -> anyhow::Result<Self> {
-        if let Some(remote) = remote {
-            return Ok(Self { config: args.tunnel.remote_config(remote, metrics, workers), edge: None });
-        }
+impl Tunnel {
+    async fn start(
+        args: &Args,
+        remote: Option<Remote>,
+        metrics: connector::Metrics,
+        plane: &Arc<Plane>,
+        workers: &Workers,
+    ) -> anyhow::Result<Self> {
+        let (config, edge) = match remote {
+            Some(remote) => (args.tunnel.remote_config(remote, metrics, workers.clone()), None),
+            None => Self::built_in(args, metrics, workers.clone()).await?,
+        };
+        let connector = connector::spawn(config.clone(), Arc::clone(plane), plane.needs_trailers())?;
+        Ok(Self { connector, config, edge, up: false, complain_at: Instant::now() + PATIENCE })
+    }
+
+    async fn built_in(
+        args: &Args,
+        metrics: connector::Metrics,
+        workers: Workers,
+    ) -> anyhow::Result<(connector::Config, Option<Edge>)> {
         // A token matters only to another connector, which has to find the port.
         let token = if args.tunnel_listen.port() == 0 { None } else { args.tunnel.token()? };
         let config = edge::Config { clients: args.listen, tunnel: args.tunnel_listen, token };
@@ -164,7 +195,44 @@ impl End {
         let roots = Roots::from_pem(edge.ca_pem().as_bytes(), "the built-in edge's certificate")?;
         let source = EdgeSource::Static(vec![edge.tunnel_addr().into()]);
         let config = args.tunnel.config(edge.token().clone(), source, roots, metrics, workers);
-        Ok(Self { config, edge: Some(edge) })
+        Ok((config, Some(edge)))
+    }
+
+    /// What happens next. May be dropped and called again without losing anything.
+    ///
+    /// # Errors
+    /// When the tunnel has failed for good.
+    async fn next(&mut self) -> anyhow::Result<News> {
+        let mut registered = self.connector.registered();
+        tokio::select! {
+            up = registered.wait_for(|n| *n > 0), if !self.up => {
+                drop(up.context("the tunnel connector is gone")?);
+                self.up = true;
+                Ok(News::Up)
+            }
+            () = tokio::time::sleep_until(self.complain_at), if !self.up => {
+                self.complain_at = Instant::now() + PATIENCE * 3;
+                Ok(News::StillDown)
+            }
+            error = self.connector.failed() => Err(error.into()),
+        }
+    }
+}
+
+/// What is worth saying about a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// The first connection is registered.
+    Up,
+    /// None is, after all this time.
+    StillDown,
+}
+
+/// What happens next to a tunnel that there may be.
+async fn next(tunnel: Option<&mut Tunnel>) -> anyhow::Result<News> {
+    match tunnel {
+        Some(tunnel) => tunnel.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -173,7 +241,7 @@ async fn start_admin(
     args: &Args,
     plane: &Arc<Plane>,
     registry: Registry,
-    connector: &Connector,
+    tunnel: Option<&Tunnel>,
     draining: &watch::Sender<bool>,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<SocketAddr>> {
@@ -190,7 +258,7 @@ async fn start_admin(
     let state = admin::State {
         plane: Arc::clone(plane),
         registry: Arc::new(registry),
-        registered: connector.registered(),
+        registered: tunnel.map(|t| t.connector.registered()),
         stale: watch::Sender::new(false).subscribe(),
         draining: draining.subscribe(),
     };
@@ -215,12 +283,11 @@ fn show(context: Context, config: &RouteConfig, admin: Option<SocketAddr>) -> an
 struct Local {
     context: Context,
     plane: Arc<Plane>,
-    connector: Connector,
+    tunnel: Option<Tunnel>,
+    direct: Listeners,
     backends: Backends,
     said: Said,
     config: RouteConfig,
-    end: End,
-    announced: bool,
 }
 
 impl Local {
@@ -230,11 +297,8 @@ impl Local {
         signals: &mut Signals,
         mut updates: watch::Receiver<Update>,
     ) -> anyhow::Result<Option<ExitCode>> {
-        let mut registered = self.connector.registered();
         let mut watching = true;
-        let mut complain_at = Instant::now() + PATIENCE;
         loop {
-            let connector = self.connector.clone();
             tokio::select! {
                 () = signals.next() => return Ok(None),
                 changed = updates.changed(), if watching => match changed {
@@ -245,16 +309,11 @@ impl Local {
                     // Standard input alone: nothing can change.
                     Err(_) => watching = false,
                 },
-                up = registered.wait_for(|n| *n > 0), if !self.announced => {
-                    drop(up.context("the tunnel connector is gone")?);
-                    self.announced = true;
-                    self.announce()?;
-                }
-                () = tokio::time::sleep_until(complain_at), if !self.announced => {
-                    complain_at = Instant::now() + PATIENCE * 3;
-                    self.complain();
-                }
-                error = connector.failed() => return Err(error.into()),
+                news = next(self.tunnel.as_mut()) => match (news?, &self.tunnel) {
+                    (News::Up, Some(tunnel)) => self.announce(tunnel)?,
+                    (News::StillDown, Some(tunnel)) => self.complain(tunnel),
+                    (_, None) => {}
+                },
             }
         }
     }
@@ -299,17 +358,22 @@ impl Local {
         Ok(())
     }
 
-    /// Prints the line to try, now that it works.
-    fn announce(&self) -> anyhow::Result<()> {
+    /// A request to try.
+    fn example(&self) -> anyhow::Result<Option<Example>> {
         let table = compile(&self.config)?.table;
-        let Some(example) = Example::find(&self.config, &table) else {
+        Ok(Example::find(&self.config, &table))
+    }
+
+    /// Prints the line to try, now that it works.
+    fn announce(&self, tunnel: &Tunnel) -> anyhow::Result<()> {
+        let Some(example) = self.example()? else {
             self.context.out.remark("note", Tone::Dim, "the tunnel is up; no request could be made up that fits the matches");
             return Ok(());
         };
-        let line = match &self.end.edge {
+        let line = match &tunnel.edge {
             Some(edge) => example.curl(&format!("http://{}", reachable(edge.client_addr()))),
             None => {
-                let cname = format!("{}.cfargotunnel.com", self.end.config.token.tunnel_id);
+                let cname = format!("{}.cfargotunnel.com", tunnel.config.token.tunnel_id);
                 let text = format!("the tunnel is up; clients find it once {} is a proxied CNAME for {cname}", example.host());
                 self.context.out.remark("note", Tone::Good, &text);
                 example.public_curl()
@@ -319,9 +383,29 @@ impl Local {
         Ok(())
     }
 
+    /// Says where the direct listeners are, and prints a line to try on each plain one.
+    fn announce_direct(&self) -> anyhow::Result<()> {
+        let mut blocks = vec![Block::Gap];
+        let example = self.example()?;
+        for (address, tls) in self.direct.addresses() {
+            match &example {
+                _ if tls => self.context.out.remark("note", Tone::Good, &format!("taking TLS on {address}")),
+                Some(example) => {
+                    let line = example.curl(&format!("http://{}", reachable(address)));
+                    blocks.push(Block::Line(Cell::new(line, Tone::Strong)));
+                }
+                None => self.context.out.remark("note", Tone::Dim, &format!("taking requests on {address}")),
+            }
+        }
+        if blocks.len() > 1 {
+            self.context.out.blocks(&blocks)?;
+        }
+        Ok(())
+    }
+
     /// Says why there is no connection yet.
-    fn complain(&self) {
-        let mut reasons: Vec<String> = self.connector.connections().into_iter().filter_map(|c| c.last_error).collect();
+    fn complain(&self, tunnel: &Tunnel) {
+        let mut reasons: Vec<String> = tunnel.connector.connections().into_iter().filter_map(|c| c.last_error).collect();
         reasons.sort();
         reasons.dedup();
         let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
@@ -331,12 +415,19 @@ impl Local {
     /// Ends in good order; at once on another signal.
     async fn drain(self, signals: &mut Signals, draining: &watch::Sender<bool>, grace: Duration) -> ExitCode {
         self.context.out.remark("note", Tone::Dim, "draining; once more to stop at once");
-        let edge = self.end.edge;
+        let (plane, direct) = (self.plane, self.direct.direct);
+        let (connector, edge) = self.tunnel.map(|tunnel| (tunnel.connector, tunnel.edge)).unzip();
         let steps = Steps {
-            unregister: self.connector.drain(),
-            idle: self.plane.idle(),
+            unregister: async {
+                if let Some(connector) = &connector {
+                    connector.drain().await;
+                }
+            },
+            // A direct connection outlives its last request by a moment, in which the next one may be on its way.
+            idle: async { tokio::join!(direct.drain(), plane.idle()).0 },
             stop: async {
-                if let Some(edge) = edge {
+                direct.close();
+                if let Some(edge) = edge.flatten() {
                     edge.shutdown().await;
                 }
             },

@@ -2,6 +2,7 @@
 
 mod args;
 mod demo;
+mod direct;
 mod life;
 mod local;
 pub(crate) mod overview;

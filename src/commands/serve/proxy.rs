@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::args::{LogArgs, Remote, TunnelArgs, WorkerArgs};
+use super::direct::DirectArgs;
 use super::life::{self, Signals};
 use crate::commands::Context;
 use crate::commands::exit::ExitCode;
@@ -56,6 +57,11 @@ pub(crate) struct Args {
     /// How long to wait for a first configuration
     #[arg(long, value_name = "SECONDS", default_value = "120", hide = true)]
     config_wait: u64,
+    /// No tunnel at all, only --direct and --direct-tls
+    #[arg(long, conflicts_with = "edges")]
+    no_tunnel: bool,
+    #[command(flatten)]
+    direct: DirectArgs,
     #[command(flatten)]
     tunnel: TunnelArgs,
     #[command(flatten)]
@@ -70,11 +76,12 @@ const RESTORE_AFTER: Duration = Duration::from_secs(10);
 pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
     args.logs.init()?;
     let context = args.logs.voice(context);
-    let remote = args.tunnel.connect_to("")?;
+    args.direct.check(args.no_tunnel)?;
+    let remote = if args.no_tunnel { None } else { Some(args.tunnel.connect_to("")?) };
     life::block_on(serve(context, args, remote))
 }
 
-async fn serve(context: Context, args: Args, remote: Remote) -> anyhow::Result<ExitCode> {
+async fn serve(context: Context, args: Args, remote: Option<Remote>) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let mut registry = Registry::default();
     let workers = args.workers.start()?;
@@ -105,7 +112,7 @@ async fn serve(context: Context, args: Args, remote: Remote) -> anyhow::Result<E
     let state = admin::State {
         plane: Arc::clone(&plane),
         registry: Arc::new(registry),
-        registered: registered.subscribe(),
+        registered: remote.is_some().then(|| registered.subscribe()),
         stale: delivery.stale(),
         draining: draining.subscribe(),
     };
@@ -119,28 +126,53 @@ async fn serve(context: Context, args: Args, remote: Remote) -> anyhow::Result<E
         ended = &mut api => return Err(api_ended(ended)),
     }
 
-    let config = args.tunnel.remote_config(remote, metrics, workers.clone());
-    let connector = connector::spawn(config, Arc::clone(&plane), plane.needs_trailers())?;
-    let mut up = connector.registered();
-    tokio::spawn(async move {
-        loop {
-            registered.send_replace(*up.borrow_and_update());
-            if up.changed().await.is_err() {
-                return;
-            }
+    let listeners = args.direct.start(&plane, &workers)?;
+    for (address, tls) in listeners.addresses() {
+        tracing::info!(%address, tls, "Listening for requests");
+    }
+    let connector = match remote {
+        Some(remote) => {
+            let config = args.tunnel.remote_config(remote, metrics, workers.clone());
+            let connector = connector::spawn(config, Arc::clone(&plane), plane.needs_trailers())?;
+            tokio::spawn(copy(connector.registered(), registered));
+            Some(connector)
         }
-    });
+        None => None,
+    };
+    let failed = async {
+        match &connector {
+            Some(connector) => connector.failed().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = signals.next() => {}
-        error = connector.failed() => return Err(error.into()),
+        error = failed => return Err(error.into()),
         ended = &mut api => return Err(api_ended(ended)),
     }
     context.out.remark("note", Tone::Dim, "draining; once more to stop at once");
-    let steps = Steps { unregister: connector.drain(), idle: plane.idle(), stop: async {} };
+    let unregister = async {
+        if let Some(connector) = &connector {
+            connector.drain().await;
+        }
+    };
+    let direct = &listeners.direct;
+    let steps =
+        Steps { unregister, idle: async { tokio::join!(direct.drain(), plane.idle()).0 }, stop: async { direct.close() } };
     Ok(tokio::select! {
         _ = drain::drain(&draining, args.tunnel.grace_period, steps) => ExitCode::Fine,
         () = signals.next() => ExitCode::Interrupted,
     })
+}
+
+/// Passes values on to those who subscribed before there was a connector.
+async fn copy(mut from: watch::Receiver<usize>, to: watch::Sender<usize>) {
+    loop {
+        to.send_replace(*from.borrow_and_update());
+        if from.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Waits for a configuration: pushed, or restored when nobody pushes.

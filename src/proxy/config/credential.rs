@@ -103,7 +103,7 @@ impl Credentials {
     /// # Errors
     /// The first that cannot be used.
     pub fn read(files: Files) -> Result<Self, CredentialError> {
-        let certified = Arc::new(Certified(ArcSwap::from_pointee(read_certified(&files)?)));
+        let certified = Arc::new(Certified::read(&files.certificate, &files.key)?);
         let token = ArcSwap::from_pointee(read_token(&files.token)?);
         Ok(Self { files, certified, token })
     }
@@ -120,7 +120,7 @@ impl Credentials {
 
     /// Reads the files again; what cannot be used stays as it was.
     pub fn reload(&self) -> Result<(), CredentialError> {
-        let certified = read_certified(&self.files);
+        let certified = self.certified.reload(&self.files.certificate, &self.files.key);
         let token = read_token(&self.files.token);
         if let Ok(token) = &token
             && token.expose() != self.token.load().expose()
@@ -128,10 +128,7 @@ impl Credentials {
             self.token.store(Arc::new(token.clone()));
             tracing::info!("Token of the config API changed");
         }
-        if let Ok(certified) = &certified
-            && certified.cert != self.certified.0.load().cert
-        {
-            self.certified.0.store(Arc::new(certified.clone()));
+        if let Ok(true) = certified {
             tracing::info!("Certificate of the config API changed");
         }
         token.and(certified).map(drop)
@@ -154,8 +151,26 @@ impl Credentials {
     }
 }
 
+/// A certificate and its key, to be replaced while handshakes go on.
 #[derive(Debug)]
-struct Certified(ArcSwap<CertifiedKey>);
+pub(in crate::proxy) struct Certified(ArcSwap<CertifiedKey>);
+
+impl Certified {
+    /// Reads both from PEM files.
+    pub(in crate::proxy) fn read(certificate: &Path, key: &Path) -> Result<Self, CredentialError> {
+        Ok(Self(ArcSwap::from_pointee(read_certified(certificate, key)?)))
+    }
+
+    /// Reads them again; says whether they are other ones. What cannot be used changes nothing.
+    pub(in crate::proxy) fn reload(&self, certificate: &Path, key: &Path) -> Result<bool, CredentialError> {
+        let certified = read_certified(certificate, key)?;
+        let changed = certified.cert != self.0.load().cert;
+        if changed {
+            self.0.store(Arc::new(certified));
+        }
+        Ok(changed)
+    }
+}
 
 impl ResolvesServerCert for Certified {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -179,15 +194,15 @@ fn read_token(path: &Path) -> Result<Token, CredentialError> {
     Token::new(read(path)?.to_vec()).ok_or_else(|| malformed(path, "the token is empty; write one into the file"))
 }
 
-fn read_certified(files: &Files) -> Result<CertifiedKey, CredentialError> {
-    let pem = read(&files.certificate)?;
+fn read_certified(certificate: &Path, key: &Path) -> Result<CertifiedKey, CredentialError> {
+    let pem = read(certificate)?;
     let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let chain = chain.ok().filter(|chain| !chain.is_empty());
-    let chain = chain.ok_or_else(|| malformed(&files.certificate, "no PEM certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?).map_err(|_| malformed(&files.key, "no PEM private key"))?;
-    CertifiedKey::from_der(chain, key, &provider()).map_err(|source| CredentialError::Key { path: files.key.clone(), source })
+    let chain = chain.ok_or_else(|| malformed(certificate, "no PEM certificate"))?;
+    let der = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| malformed(key, "no PEM private key"))?;
+    CertifiedKey::from_der(chain, der, &provider()).map_err(|source| CredentialError::Key { path: key.to_owned(), source })
 }
 
-pub(super) fn provider() -> CryptoProvider {
+pub(in crate::proxy) fn provider() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, Semaphore, watch};
 
+pub(super) use credential::{Certified, provider};
 pub use credential::{CredentialError, Credentials, Files, Token};
 pub use last_good::{LastGood, LastGoodError};
 pub use server::serve;
