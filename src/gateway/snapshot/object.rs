@@ -224,6 +224,10 @@ fn fill_in(kind: Kind, value: &mut Value) {
 }
 
 fn read<T: DeserializeOwned>(object: ObjectRef, mut value: Value) -> Result<Arc<T>, InvalidObject> {
+    // Where an object does not fit is followed only for one that does not: it takes far more code and time.
+    if let Ok(read) = T::deserialize(&value) {
+        return Ok(Arc::new(read));
+    }
     let error = match serde_path_to_error::deserialize(&value) {
         Ok(read) => return Ok(Arc::new(read)),
         Err(error) => error,
