@@ -161,7 +161,7 @@ impl Exchange<'_> {
             upgrade::set_handshake(&mut head.headers);
             let request = Request::from_parts(head, RequestBody::empty());
             let idle = self.options.websocket_idle_timeout;
-            match upgrade::handshake(upstream, request, limit, idle, in_flight, metrics).await? {
+            match Box::pin(upgrade::handshake(upstream, request, limit, idle, in_flight, metrics)).await? {
                 Handshake::Declined(response, lease) => (response, lease),
                 Handshake::Switched(mut response) => {
                     filter::response(rule.filters.iter().chain(&entry.filters), response.headers_mut());
@@ -169,7 +169,11 @@ impl Exchange<'_> {
                 }
             }
         } else {
-            let request = frame(head, body, backend.protocol).await?;
+            let mut body = body;
+            if backend.protocol == BackendProtocol::Http1 && body.is_open() && is_usually_empty(&head.method) {
+                Box::pin(body.probe()).await;
+            }
+            let request = frame(head, body, backend.protocol)?;
             upstream.send(request, limit, metrics).await?
         };
         finish(response, lease, &method, rule, entry, in_flight)
@@ -189,21 +193,22 @@ fn choose(backends: &Backends) -> Result<&BackendEntry, Error> {
 }
 
 /// Puts the request into the form that the backend's protocol wants.
-async fn frame(head: Parts, body: RequestBody, protocol: BackendProtocol) -> Result<Request<RequestBody>, Error> {
+fn frame(head: Parts, body: RequestBody, protocol: BackendProtocol) -> Result<Request<RequestBody>, Error> {
     match protocol {
-        BackendProtocol::Http1 => Ok(frame_h1(head, body).await),
+        BackendProtocol::Http1 => Ok(frame_h1(head, body)),
         BackendProtocol::H2c => frame_h2(head, body),
     }
 }
 
-/// A length when it is known, else chunked. A method that usually has no body gets a moment to show that it has none, because
-/// many servers take a chunked GET badly (S3 "Retries").
-async fn frame_h1(mut head: Parts, mut body: RequestBody) -> Request<RequestBody> {
-    const USUALLY_EMPTY: [&str; 7] = ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "SEARCH"];
+/// Methods that usually have no body: a request gets a moment to show that it has none, because many servers take a chunked GET
+/// badly (S3 "Retries").
+fn is_usually_empty(method: &Method) -> bool {
+    ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "SEARCH"].contains(&method.as_str())
+}
+
+/// A length when it is known, else chunked.
+fn frame_h1(mut head: Parts, body: RequestBody) -> Request<RequestBody> {
     head.version = Version::HTTP_11;
-    if body.is_open() && USUALLY_EMPTY.contains(&head.method.as_str()) {
-        body.probe().await;
-    }
     if body.is_open() {
         // Said here, or hyper takes the body of a GET for none.
         head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));

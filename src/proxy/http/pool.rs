@@ -245,11 +245,15 @@ impl Endpoint {
                 let reused = waiting.is_some();
                 let sender = match waiting {
                     Some(sender) => sender,
-                    None => self.open_h1().await?,
+                    // Rare, and large: not to be a part of every request's state.
+                    None => Box::pin(self.open_h1()).await?,
                 };
                 Ok(Connection { transport: Transport::H1(Arc::clone(self), sender), reused })
             }
-            BackendProtocol::H2c => self.stream().await,
+            BackendProtocol::H2c => match self.free_stream(STREAMS) {
+                Some(stream) => Ok(Connection { transport: Transport::H2(stream), reused: true }),
+                None => Box::pin(self.stream()).await,
+            },
         }
     }
 
@@ -339,11 +343,8 @@ impl Endpoint {
         handshake.map_err(|e| self.connect_failed(ConnectFailure::Handshake, e))
     }
 
-    /// A place on an HTTP/2 connection; opens one when all are full.
+    /// A place on a new HTTP/2 connection, or on one that another request has opened meanwhile.
     async fn stream(self: &Arc<Self>) -> Result<Connection, Error> {
-        if let Some(stream) = self.free_stream(STREAMS) {
-            return Ok(Connection { transport: Transport::H2(stream), reused: true });
-        }
         let shelf = self.shelf();
         let _opening = match shelf.opening.try_lock() {
             Ok(opening) => opening,

@@ -15,9 +15,13 @@ use super::{Body, BodyError};
 /// How long to wait for a first byte of a request that usually has no body and did not say (S3 "Retries").
 const PROBE: Duration = Duration::from_millis(200);
 
-/// The body that goes to a backend.
+/// The body that goes to a backend. Most requests have none; one that has is kept behind a pointer, because the queue of every
+/// connection to a backend has room for dozens of requests.
 #[derive(Debug)]
-pub(super) struct RequestBody {
+pub(super) struct RequestBody(Option<Box<Content>>);
+
+#[derive(Debug)]
+struct Content {
     inner: Body,
     length: Length,
     /// Dropped with the body.
@@ -39,16 +43,18 @@ pub(super) type Sent = oneshot::Receiver<Infallible>;
 impl RequestBody {
     /// Nothing.
     pub(super) fn empty() -> Self {
-        Self::new(Body::Empty, Some(0))
+        Self(None)
     }
 
     /// `declared` is the length that the head names.
     pub(super) fn new(inner: Body, declared: Option<u64>) -> Self {
         let length = match declared {
+            Some(0) => return Self::empty(),
+            None if matches!(inner, Body::Empty) => return Self::empty(),
             Some(left) => Length::Declared { left, last: None },
             None => Length::Open { first: None },
         };
-        Self { inner, length, sent: None }
+        Self(Some(Box::new(Content { inner, length, sent: None })))
     }
 
     /// Tells when the body has been sent or given up; `None` when there is nothing to send.
@@ -57,20 +63,20 @@ impl RequestBody {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
-        self.sent = Some(sender);
+        self.0.as_mut()?.sent = Some(sender);
         Some(receiver)
     }
 
     /// Whether nothing declares the length and the body has not ended, so that only the end of the stream can tell.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.length, Length::Open { .. }) && self.inner.size_hint().exact().is_none()
+        let open = |c: &Content| matches!(c.length, Length::Open { .. }) && c.inner.size_hint().exact().is_none();
+        self.0.as_deref().is_some_and(open)
     }
 
     /// Waits a moment for the first bytes of an open body and remembers them. Afterwards a stream that closed empty is known
     /// to be no body at all.
     pub(super) async fn probe(&mut self) {
-        let Length::Open { first } = &mut self.length else { return };
-        let inner = &mut self.inner;
+        let Some(Content { inner, length: Length::Open { first }, .. }) = self.0.as_deref_mut() else { return };
         let chunk = std::future::poll_fn(|cx| {
             loop {
                 match ready!(Pin::new(&mut *inner).poll_frame(cx)) {
@@ -90,7 +96,9 @@ impl RequestBody {
             Ok(Err(_)) | Err(_) => {}
         }
     }
+}
 
+impl Content {
     fn poll_declared(
         inner: &mut Body,
         left: &mut u64,
@@ -122,9 +130,9 @@ impl http_body::Body for RequestBody {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.get_mut();
+        let Some(this) = self.get_mut().0.as_deref_mut() else { return Poll::Ready(None) };
         let chunk = match &mut this.length {
-            Length::Declared { left, last } => ready!(Self::poll_declared(&mut this.inner, left, last, cx)),
+            Length::Declared { left, last } => ready!(Content::poll_declared(&mut this.inner, left, last, cx)),
             Length::Open { first } => loop {
                 if let Some(first) = first.take() {
                     break Some(Ok(first));
@@ -145,16 +153,18 @@ impl http_body::Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.length {
+        let Some(content) = self.0.as_deref() else { return true };
+        match &content.length {
             Length::Declared { left, last } => *left == 0 && last.is_none(),
-            Length::Open { first } => first.is_none() && self.inner.is_end_stream(),
+            Length::Open { first } => first.is_none() && content.inner.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.length {
+        let Some(content) = self.0.as_deref() else { return SizeHint::with_exact(0) };
+        match &content.length {
             Length::Declared { left, last } => SizeHint::with_exact(left + last.as_ref().map_or(0, |l| l.len() as u64)),
-            Length::Open { first: None } => self.inner.size_hint(),
+            Length::Open { first: None } => content.inner.size_hint(),
             Length::Open { first: Some(_) } => SizeHint::default(),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::pin::pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ pub(super) async fn handshake(
     metrics: &Metrics,
 ) -> Result<Handshake, Error> {
     let mut sender = upstream.connect_upgradable(metrics).await?;
-    let sent = timeout::within(limit, &mut None, sender.send_request(request)).await?;
+    let sent = timeout::within(limit, &mut None, pin!(sender.send_request(request))).await?;
     let mut response = sent.map_err(|e| Error::new(failure(&e), e))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(Handshake::Declined(response, Lease::detached(sender)));

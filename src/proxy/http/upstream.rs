@@ -1,6 +1,7 @@
 //! A backend's endpoints: which one a request goes to, and when it goes to another (X6). How connections are kept is in
 //! `pool`.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl Upstream {
         loop {
             let connection = attempts.connect(fresh).await?;
             let spare = if connection.reused { replay(&request) } else { None };
-            match timeout::within(limit, &mut sent, connection.send(request)).await? {
+            match timeout::within(limit, &mut sent, pin!(connection.send(request))).await? {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => request = attempts.again(*failed, spare)?,
             }
