@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cftunnel::edge::Transport;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -81,6 +82,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long after the end of a connection the harness may be the reason that its slot is not up again: first wait, refusals,
 /// a registration that is answered late.
 const RECOVERY: Duration = Duration::from_secs(10);
+/// A silence that ends connections: they live for 5 s without a sign of the peer, which they ask for each second.
+const SURVIVED: Duration = Duration::from_secs(4);
 /// Violations that are told in full.
 const TOLD: usize = 20;
 
@@ -109,6 +112,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Ended {
+    transport: Transport,
     reason: String,
     at: Instant,
 }
@@ -215,14 +219,16 @@ impl Ledger {
         }
     }
 
-    /// Datagrams go nowhere from now on, for so long.
+    /// Datagrams go nowhere from now on, for so long. What a connection survives is no reason to lose anything.
     pub(crate) fn silenced(&self, length: Duration) {
         let now = Instant::now();
-        self.lock().silence = Some((now, now + length));
+        if length >= SURVIVED {
+            self.lock().silence = Some((now, now + length));
+        }
     }
 
     /// A connection ended.
-    pub(crate) fn connection_ended(&self, id: Uuid, index: u8, reason: String) {
+    pub(crate) fn connection_ended(&self, id: Uuid, transport: Transport, index: u8, reason: String) {
         let mut inner = self.lock();
         let now = Instant::now();
         if inner.forgetful {
@@ -232,7 +238,7 @@ impl Ledger {
         if ours && let Some(hit) = inner.hit.get_mut(usize::from(index)) {
             *hit = Some(now);
         }
-        inner.ended.insert(id, Ended { reason, at: now });
+        inner.ended.insert(id, Ended { transport, reason, at: now });
     }
 
     /// The edge saw a request on this connection end early.
@@ -301,7 +307,7 @@ impl Inner {
                 (self.hit.iter().filter(hit).count() == self.hit.len()).then_some(Cause::NoConnection)
             }
             (Stage::Edge | Stage::Body, Some(end)) if is_cut(&end.reason) => Some(Cause::Cut),
-            (Stage::Edge | Stage::Body, Some(end)) if self.in_silence(end.at) && end.reason.starts_with("quic") => {
+            (Stage::Edge | Stage::Body, Some(end)) if end.transport == Transport::Quic && self.in_silence(end.at) => {
                 Some(Cause::Silence)
             }
             (Stage::Head, _) if self.was_cut_near(loss.at) => Some(Cause::CutUnread),

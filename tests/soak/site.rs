@@ -252,7 +252,9 @@ impl Site {
             }
             for event in &state.events[state.events.len().saturating_sub(fresh)..] {
                 match &event.kind {
-                    EventKind::Gone { index, id, reason, .. } => self.ledger.connection_ended(*id, *index, reason.clone()),
+                    EventKind::Gone { transport, index, id, reason } => {
+                        self.ledger.connection_ended(*id, *transport, *index, reason.clone());
+                    }
                     EventKind::RequestFailed { id, .. } | EventKind::ResponseCut { id, .. } => self.ledger.request_ended(*id),
                     EventKind::Registered { transport, index, client_id } => {
                         let moved = last.insert((*client_id, *index), *transport).is_some_and(|before| before != *transport);
