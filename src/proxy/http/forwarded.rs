@@ -17,6 +17,11 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
+// As constants: a name that comes as text is copied for each request.
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
 /// Fields that tell a backend who asks: stay even when a client names them in `Connection` to be rid of them (S3 "Mirror").
 fn identifies(name: &HeaderName) -> bool {
     const NAMES: [&str; 5] = ["host", "content-length", "forwarded", "true-client-ip", "x-real-ip"];
@@ -27,10 +32,7 @@ fn identifies(name: &HeaderName) -> bool {
 /// Takes hop-by-hop fields out of a request, those that `Connection` names included. `TE` stays when it accepts trailers;
 /// `Trailer` goes, because trailers of requests are not forwarded.
 pub(super) fn strip_request(headers: &mut HeaderMap) {
-    strip_named(headers);
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
+    strip_hop_by_hop(headers);
     headers.remove(header::TRAILER);
     if headers.contains_key(header::TE) {
         let trailers = headers.get_all(header::TE).iter().any(|te| {
@@ -49,10 +51,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap) {
 
 /// Takes hop-by-hop fields out of a response.
 pub(super) fn strip_response(headers: &mut HeaderMap) {
-    strip_named(headers);
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
+    strip_hop_by_hop(headers);
     headers.remove(header::TE);
 }
 
@@ -62,6 +61,16 @@ pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
     strip_response(trailers);
     for name in [header::CONTENT_LENGTH, header::HOST, header::TRAILER] {
         trailers.remove(name);
+    }
+}
+
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most heads have none: comparing the few names there are is cheaper than looking for each that could be.
+    if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        strip_named(headers);
+        for name in &HOP_BY_HOP {
+            headers.remove(name);
+        }
     }
 }
 
@@ -99,10 +108,10 @@ pub(super) fn set_client(headers: &mut HeaderMap, peer: SocketAddr, tls: bool, a
         headers.remove(name);
     }
     if let Ok(client) = HeaderValue::try_from(client_ip(peer)) {
-        headers.insert("x-forwarded-for", client);
+        headers.insert(X_FORWARDED_FOR, client);
     }
-    headers.insert("x-forwarded-proto", HeaderValue::from_static(if tls { "https" } else { "http" }));
-    headers.insert("x-forwarded-host", authority.clone());
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(if tls { "https" } else { "http" }));
+    headers.insert(X_FORWARDED_HOST, authority.clone());
 }
 
 /// An IPv4 client of a dual-stack socket is written as the IPv4 address it is.
