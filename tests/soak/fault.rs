@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cftunnel::edge::{Kill, Refusal, Which};
+use cftunnel::edge::{Kill, Refusal, Transport, Which};
 use tokio::time::{Instant, sleep};
 
 use crate::chance::Chance;
@@ -41,7 +41,8 @@ pub(crate) async fn run(site: Arc<Site>, weather: Weather, mut chance: Chance) {
     let mut silences = if site.protocol == "auto" { weather.long_silences() } else { Vec::new() };
     silences.reverse();
     while !site.quiet.is_cancelled() {
-        if silences.last().is_some_and(|at| weather.start.elapsed() >= *at) {
+        let quic = || site.edge.state().live().any(|session| session.transport == Transport::Quic);
+        if silences.last().is_some_and(|at| weather.start.elapsed() >= *at) && quic() {
             silences.pop();
             silence(&site, Duration::from_secs(8)).await;
         } else if weather.is_storm() {
