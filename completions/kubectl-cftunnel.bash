@@ -289,7 +289,7 @@ _kubectl__cftunnel() {
             return 0
             ;;
         kubectl__subcmd__cftunnel__subcmd__serve__subcmd__local)
-            opts="-f -h --from-file --backend --demo-backends --listen --tunnel-listen --edge-ca-out --admin --edge --edge-ca-file --edge-ip-version --tunnel-protocol --token-file --grace-period --log-format --log-level --color --help"
+            opts="-f -h --from-file --backend --demo-backends --listen --tunnel-listen --edge-ca-out --admin --no-tunnel --direct --direct-tls --direct-tls-cert --direct-tls-key --direct-tls-no-resumption --edge --edge-ca-file --edge-ip-version --tunnel-protocol --token-file --grace-period --workers --log-format --log-level --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -332,6 +332,44 @@ _kubectl__cftunnel() {
                     ;;
                 --admin)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --direct)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --direct-tls)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --direct-tls-cert)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --direct-tls-key)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
                     return 0
                     ;;
                 --edge)
@@ -380,6 +418,10 @@ _kubectl__cftunnel() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --workers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log-format)
                     COMPREPLY=($(compgen -W "plain json" -- "${cur}"))
                     return 0
@@ -400,7 +442,7 @@ _kubectl__cftunnel() {
             return 0
             ;;
         kubectl__subcmd__cftunnel__subcmd__serve__subcmd__proxy)
-            opts="-h --config-listen --tls-cert-file --tls-key-file --auth-token-file --gateway-uid --state-dir --probe-listen --config-wait --edge --edge-ca-file --edge-ip-version --tunnel-protocol --token-file --grace-period --log-format --log-level --color --help"
+            opts="-h --config-listen --tls-cert-file --tls-key-file --auth-token-file --gateway-uid --state-dir --probe-listen --config-wait --no-tunnel --direct --direct-tls --direct-tls-cert --direct-tls-key --direct-tls-no-resumption --edge --edge-ca-file --edge-ip-version --tunnel-protocol --token-file --grace-period --workers --log-format --log-level --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -474,6 +516,44 @@ _kubectl__cftunnel() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --direct)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --direct-tls)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --direct-tls-cert)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --direct-tls-key)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
                 --edge)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -517,6 +597,10 @@ _kubectl__cftunnel() {
                     return 0
                     ;;
                 --grace-period)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workers)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -47,6 +47,10 @@ complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve;
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l tunnel-listen -d 'Where the built-in edge takes tunnel connections, of other connectors too; TCP and UDP' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge-ca-out -d 'Write the built-in edge\'s certificate here, for other connectors (PEM)' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l admin -d 'Where /healthz, /readyz and /metrics are, or `off`; 127.0.0.1:9901 or, when that is taken, a free port' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l direct -d 'Take requests here, too, without the tunnel: HTTP/1.1 and h2c; may be repeated' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l direct-tls -d 'The same over TLS, HTTP/2 and HTTP/1.1; may be repeated' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l direct-tls-cert -d 'Certificate chain of --direct-tls (PEM); read again when it changes' -r -F
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l direct-tls-key -d 'Its key (PEM)' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge -d 'The edge to connect to; may be repeated. `cloudflare` finds Cloudflare\'s own' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge-ca-file -d 'Trust these authorities for the edge and no others (PEM)' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l edge-ip-version -d 'Address family towards the edge' -r -f -a "auto\t''
@@ -57,6 +61,7 @@ quic\t''
 http2\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l token-file -d 'File with the tunnel token or the credentials JSON; else the variable TUNNEL_TOKEN. Never an argument: those are public' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l grace-period -d 'How long requests in flight may take when told to stop' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l workers -d 'Threads that carry requests [default: one per core]' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l log-format -d 'How log lines look, on stderr' -r -f -a "plain\t''
 json\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l log-level -d 'What is logged: error, warn, info, debug, trace, or a filter such as info,cftunnel::proxy=debug; else the variable CFTUNNEL_LOG' -r
@@ -64,6 +69,8 @@ complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve;
 always\t''
 never\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l demo-backends -d 'Start an echo server for every Service port that a route leads to'
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l no-tunnel -d 'No tunnel at all, only --direct and --direct-tls'
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -l direct-tls-no-resumption -d 'Have every client of --direct-tls make a full handshake: no session tickets'
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from local" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l config-listen -d 'Where configuration is pushed to, over TLS' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l tls-cert-file -d 'Certificate of the config API (PEM); read again when it changes' -r -F
@@ -73,6 +80,10 @@ complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve;
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l state-dir -d 'Folder for the last good configuration, encrypted; nothing is stored without it' -r -f -a "(__fish_complete_directories)"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l probe-listen -d 'Where /healthz, /readyz and /metrics are, over plain HTTP' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l config-wait -d 'How long to wait for a first configuration' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l direct -d 'Take requests here, too, without the tunnel: HTTP/1.1 and h2c; may be repeated' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l direct-tls -d 'The same over TLS, HTTP/2 and HTTP/1.1; may be repeated' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l direct-tls-cert -d 'Certificate chain of --direct-tls (PEM); read again when it changes' -r -F
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l direct-tls-key -d 'Its key (PEM)' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge -d 'The edge to connect to; may be repeated. `cloudflare` finds Cloudflare\'s own' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge-ca-file -d 'Trust these authorities for the edge and no others (PEM)' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l edge-ip-version -d 'Address family towards the edge' -r -f -a "auto\t''
@@ -83,12 +94,15 @@ quic\t''
 http2\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l token-file -d 'File with the tunnel token or the credentials JSON; else the variable TUNNEL_TOKEN. Never an argument: those are public' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l grace-period -d 'How long requests in flight may take when told to stop' -r
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l workers -d 'Threads that carry requests [default: one per core]' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l log-format -d 'How log lines look, on stderr' -r -f -a "plain\t''
 json\t''"
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l log-level -d 'What is logged: error, warn, info, debug, trace, or a filter such as info,cftunnel::proxy=debug; else the variable CFTUNNEL_LOG' -r
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l color -d 'When to use colours' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l no-tunnel -d 'No tunnel at all, only --direct and --direct-tls'
+complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -l direct-tls-no-resumption -d 'Have every client of --direct-tls make a full handshake: no session tickets'
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand serve; and __fish_seen_subcommand_from proxy" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand lint" -s f -l from-file -d 'Manifests: a file, a folder with all below it, or `-` for standard input; may be repeated' -r -F
 complete -c kubectl-cftunnel -n "__fish_kubectl_cftunnel_using_subcommand lint" -s o -l output -d 'How to show the result' -r -f -a "table\t''
