@@ -211,13 +211,16 @@ async fn drive<C: Drive, S: Serve>(
                 return Poll::Ready(ended.map_err(ConnectionError::from));
             }
             let drains = direct.draining.is_given();
-            // Once is enough to be woken, for the waker of a task stays the same; looking at a token takes a lock that all
-            // connections share.
-            if !registered || drains {
-                registered = true;
-                let _ = draining.as_mut().poll(cx);
+            if drains {
                 if closing.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Err(ConnectionError::Closed));
+                }
+            } else if !registered {
+                // Once is enough to be woken, for the waker of a task stays the same; looking at a token takes a lock that all
+                // connections share.
+                registered = true;
+                if draining.as_mut().poll(cx).is_ready() {
+                    continue;
                 }
             }
             if C::ANNOUNCES_END && drains && finishing.is_none() {

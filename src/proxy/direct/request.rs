@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 
 use super::activity::{Activity, Busy};
 use super::{Direct, Place};
+use crate::proxy::error::Side;
 use crate::proxy::http::relay::relay;
 use crate::proxy::http::{Body, BodyError, Inbound, Serve, Upgraded, UpgradedIo, Via};
 
@@ -50,7 +51,9 @@ impl<S: Serve> Requests<S> {
             Ok((authority, handshake)) => self.forward(request, authority, handshake).await,
             Err(status) => refusal(status),
         };
-        let last = self.direct.draining.is_given() || response.extensions().get::<Refused>().is_some();
+        // What is wrong in itself may not be what it seems: nothing more is read from its sender.
+        let wrong = response.extensions().get() == Some(&Side::Downstream);
+        let last = wrong || self.direct.draining.is_given();
         if last && !http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -166,15 +169,11 @@ fn handshake<B>(request: &Request<B>) -> Option<Handshake> {
     asks.then_some(Handshake::Upgrade)
 }
 
-/// Marks an answer of this hop. What came was not what it seemed: over HTTP/1.1 nothing more is read from its sender.
-#[derive(Clone)]
-struct Refused;
-
 /// An answer of this hop.
 fn refusal(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = status;
-    response.extensions_mut().insert(Refused);
+    response.extensions_mut().insert(Side::Downstream);
     response
 }
 

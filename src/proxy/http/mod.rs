@@ -107,7 +107,8 @@ impl AsyncWrite for UpgradedIo {
 /// What answers requests. The connector and the direct listeners know no more of the request path than this.
 pub trait Serve: Send + Sync + 'static {
     /// Answers one request; never fails: what goes wrong becomes a response. Dropping the future cancels the request, the
-    /// one to the backend included. `request.uri()` is in origin form with the path and query bytes as sent; the authority is
+    /// one to the backend included. A response of the service's own has the [`Side`](super::error::Side) that is at fault in
+    /// its extensions. `request.uri()` is in origin form with the path and query bytes as sent; the authority is
     /// in `inbound`.
     fn serve(&self, inbound: Inbound, request: http::Request<Body>) -> impl Future<Output = http::Response<Body>> + Send;
 }

@@ -201,7 +201,9 @@ impl Serve for Plane {
             }
             Err(error) => {
                 metrics.responded(error.kind().status(), Some(error.kind()));
-                error_response(&error, grpc, head)
+                let mut response = error_response(&error, grpc, head);
+                response.extensions_mut().insert(error.side());
+                response
             }
         }
     }
