@@ -106,14 +106,19 @@ struct Local {
 
 impl Local {
     fn start(example: &str, more: &[&str]) -> Self {
+        Self::listen(example, &["--listen", "127.0.0.1:0"], more)
+    }
+
+    fn listen(example: &str, listen: &[&str], more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example)).expect("an example") {
             let path = entry.expect("readable").path();
             fs::copy(&path, folder.path().join(path.file_name().expect("a name"))).expect("copied");
         }
         let mut child = command()
-            .args(["serve", "local", "--demo-backends", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--from-file"])
+            .args(["serve", "local", "--demo-backends", "--admin", "127.0.0.1:0", "--from-file"])
             .arg(folder.path())
+            .args(listen)
             .args(more)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -149,6 +154,16 @@ impl Local {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         answer
+    }
+
+    /// What `/readyz` says.
+    fn ready(&self) -> String {
+        let admin = self.stdout.split("http://").nth(1).and_then(|t| t.split('/').next()).expect("an address");
+        let mut stream = TcpStream::connect(admin).expect("connects");
+        write!(stream, "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("written");
+        let mut ready = String::new();
+        stream.read_to_string(&mut ready).expect("an answer");
+        ready
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -217,15 +232,38 @@ fn serve_local_prints_where_hostnames_lead_and_a_line_that_works() {
     );
     assert!(local.get("store.example.com", "/a").contains("location: https://shop.example.com/a"));
     assert!(local.get("nobody.example.com", "/").starts_with("HTTP/1.1 404"));
-    let admin = local.stdout.split("http://").nth(1).and_then(|t| t.split('/').next()).expect("an address").to_owned();
-    let mut stream = TcpStream::connect(admin).expect("connects");
-    write!(stream, "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("written");
-    let mut ready = String::new();
-    stream.read_to_string(&mut ready).expect("an answer");
+    let ready = local.ready();
     assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
     local.signal("INT");
     assert_eq!(local.wait(), Some(0), "{}", local.said());
     assert!(local.said().contains("draining"), "{}", local.said());
+}
+
+#[test]
+fn without_a_tunnel_the_direct_listener_is_all_there_is() {
+    let mut local = Local::listen("quickstart", &["--no-tunnel", "--direct", "127.0.0.1:0"], &["--workers", "2"]);
+    assert!(local.get("shop.example.com", "/x").contains("\"path\": \"/x\""));
+    assert!(local.ready().starts_with("HTTP/1.1 200"), "ready without any connection to an edge");
+    let shop = fs::read_to_string(local.file("30-shop.yaml")).expect("an example");
+    fs::write(local.file("30-shop.yaml"), shop.replace("value: /api}", "value: /rest}")).expect("rewritten in place");
+    local.until("shop.example.com", "/rest/a", |a| a.contains("\"path\": \"/v1/a\""));
+    local.signal("TERM");
+    assert_eq!(local.wait(), Some(0), "{}", local.said());
+    assert!(!local.said().contains("Connection registered"), "{}", local.said());
+}
+
+#[test]
+fn a_direct_listener_stands_beside_the_tunnel() {
+    let local = Local::start("quickstart", &["--direct", "127.0.0.1:0"]);
+    let direct = local.stdout.lines().find_map(|line| line.strip_prefix("curl")?.split("http://127.0.0.1:").nth(1));
+    let direct: u16 = direct.and_then(|t| t.split('/').next()).and_then(|p| p.parse().ok()).expect("a port");
+    local.until("shop.example.com", "/x", |a| a.contains("\"path\": \"/x\""));
+    let mut stream = TcpStream::connect(("127.0.0.1", direct)).expect("connects");
+    write!(stream, "GET /y HTTP/1.1\r\nHost: shop.example.com\r\nConnection: close\r\n\r\n").expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains("\"path\": \"/y\"") && answer.contains("x-forwarded-for"), "{answer}");
+    local.until("shop.example.com", "/z", |_| local.said().contains("Connection registered"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Direct listeners of `serve local`: what their arguments mean, and their start. What they do is in `proxy::direct`.
+//! Direct listeners of the serve verbs: what their arguments mean, and their start. What they do is in `proxy::direct`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,48 +36,57 @@ pub(super) struct DirectArgs {
 }
 
 impl DirectArgs {
-    /// Refuses a plane that nothing could reach.
-    pub(super) fn check(&self, no_tunnel: bool) -> anyhow::Result<()> {
+    /// Reads what the arguments name. Nothing is bound yet.
+    ///
+    /// # Errors
+    /// When the certificate cannot be used, and for a plane that nothing could reach.
+    pub(super) fn read(&self, no_tunnel: bool) -> anyhow::Result<Ports> {
         if no_tunnel && self.plain.is_empty() && self.tls.is_empty() {
             return Err(fail(
                 "without a tunnel there is nowhere to take requests",
                 "add --direct 127.0.0.1:8080, or leave --no-tunnel out",
             ));
         }
-        Ok(())
+        let identity = match (&self.direct_tls_cert, &self.direct_tls_key) {
+            (Some(certificate), Some(key)) => Some(
+                Identity::read(certificate.clone(), key.clone())
+                    .help("--direct-tls-cert names a PEM certificate chain, --direct-tls-key its PEM key")?,
+            ),
+            _ => None,
+        };
+        let resumption = if self.direct_tls_no_resumption { Resumption::Off } else { Resumption::Tickets };
+        Ok(Ports { plain: self.plain.clone(), tls: self.tls.clone(), identity, resumption })
     }
+}
 
+/// Where to listen, and as whom.
+#[derive(Debug)]
+pub(super) struct Ports {
+    plain: Vec<SocketAddr>,
+    tls: Vec<SocketAddr>,
+    identity: Option<Identity>,
+    resumption: Resumption,
+}
+
+impl Ports {
     /// Starts the listeners.
     ///
     /// # Errors
-    /// When an address or the certificate cannot be had.
-    pub(super) fn start(&self, plane: &Arc<Plane>, workers: &Workers) -> anyhow::Result<Listeners> {
+    /// When an address cannot be had.
+    pub(super) fn start(self, plane: &Arc<Plane>, workers: &Workers) -> anyhow::Result<Listeners> {
         let direct = Direct::new(Arc::clone(plane), Limits::default());
         let mut listeners = Listeners { direct, addresses: Vec::new() };
-        for address in &self.plain {
-            listeners.listen(*address, "--direct", None, workers)?;
+        for address in self.plain {
+            listeners.listen(address, "--direct", None, workers)?;
         }
-        if let Some(config) = self.tls_config()? {
-            for address in &self.tls {
-                listeners.listen(*address, "--direct-tls", Some(Arc::clone(&config)), workers)?;
+        if let Some(identity) = self.identity {
+            let config = identity.server_config(self.resumption).context("cannot set up TLS for --direct-tls")?;
+            for address in self.tls {
+                listeners.listen(address, "--direct-tls", Some(Arc::clone(&config)), workers)?;
             }
+            tokio::spawn(async move { identity.follow().await });
         }
         Ok(listeners)
-    }
-
-    fn tls_config(&self) -> anyhow::Result<Option<Arc<rustls::ServerConfig>>> {
-        if self.tls.is_empty() {
-            return Ok(None);
-        }
-        let (Some(certificate), Some(key)) = (&self.direct_tls_cert, &self.direct_tls_key) else {
-            return Err(fail("--direct-tls needs a certificate", "add --direct-tls-cert and --direct-tls-key"));
-        };
-        let identity = Identity::read(certificate.clone(), key.clone())
-            .help("--direct-tls-cert names a PEM certificate chain, --direct-tls-key its PEM key")?;
-        let resumption = if self.direct_tls_no_resumption { Resumption::Off } else { Resumption::Tickets };
-        let config = identity.server_config(resumption).context("cannot set up TLS for --direct-tls")?;
-        tokio::spawn(async move { identity.follow().await });
-        Ok(Some(config))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::args::{LogArgs, Remote, TunnelArgs, WorkerArgs};
-use super::direct::{DirectArgs, Listeners};
+use super::direct::{DirectArgs, Listeners, Ports};
 use super::life::{self, Signals};
 use super::overview::{Example, Overview};
 use super::reload::{BackendArg, Backends, Said, is_servable};
@@ -111,13 +111,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
     args.logs.init()?;
     let context = args.logs.voice(context);
-    args.direct.check(args.no_tunnel)?;
+    let ports = args.direct.read(args.no_tunnel)?;
     let remote = args.tunnel.remote()?;
     let manifests = args.from.clone().read(context)?;
-    life::block_on(serve(context, args, remote, manifests))
+    life::block_on(serve(context, args, remote, ports, manifests))
 }
 
-async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: Manifests) -> anyhow::Result<ExitCode> {
+async fn serve(
+    context: Context,
+    args: Args,
+    remote: Option<Remote>,
+    ports: Ports,
+    manifests: Manifests,
+) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let mut registry = Registry::default();
     let workers = args.workers.start()?;
@@ -136,7 +142,7 @@ async fn serve(context: Context, args: Args, remote: Option<Remote>, manifests: 
     said.say(&judged, &plane.apply(&config)?.refusals);
 
     let tunnel = if args.no_tunnel { None } else { Some(Tunnel::start(&args, remote, metrics, &plane, &workers).await?) };
-    let direct = args.direct.start(&plane, &workers)?;
+    let direct = ports.start(&plane, &workers)?;
     let draining = watch::Sender::new(false);
     let stop = CancellationToken::new();
     let admin = start_admin(&args, &plane, registry, tunnel.as_ref(), &draining, &stop).await?;

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::args::{LogArgs, Remote, TunnelArgs, WorkerArgs};
-use super::direct::DirectArgs;
+use super::direct::{DirectArgs, Ports};
 use super::life::{self, Signals};
 use crate::commands::Context;
 use crate::commands::exit::ExitCode;
@@ -76,12 +76,12 @@ const RESTORE_AFTER: Duration = Duration::from_secs(10);
 pub(super) fn run(context: Context, args: Args) -> anyhow::Result<ExitCode> {
     args.logs.init()?;
     let context = args.logs.voice(context);
-    args.direct.check(args.no_tunnel)?;
+    let ports = args.direct.read(args.no_tunnel)?;
     let remote = if args.no_tunnel { None } else { Some(args.tunnel.connect_to("")?) };
-    life::block_on(serve(context, args, remote))
+    life::block_on(serve(context, args, remote, ports))
 }
 
-async fn serve(context: Context, args: Args, remote: Option<Remote>) -> anyhow::Result<ExitCode> {
+async fn serve(context: Context, args: Args, remote: Option<Remote>, ports: Ports) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let mut registry = Registry::default();
     let workers = args.workers.start()?;
@@ -126,7 +126,7 @@ async fn serve(context: Context, args: Args, remote: Option<Remote>) -> anyhow::
         ended = &mut api => return Err(api_ended(ended)),
     }
 
-    let listeners = args.direct.start(&plane, &workers)?;
+    let listeners = ports.start(&plane, &workers)?;
     for (address, tls) in listeners.addresses() {
         tracing::info!(%address, tls, "Listening for requests");
     }
