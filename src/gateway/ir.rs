@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use http::uri::PathAndQuery;
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::hostname::Hostname;
 use super::id::ObjectRef;
@@ -103,11 +105,13 @@ pub struct Route {
     pub kind: RouteKind,
     /// Hostnames as the route writes them; empty for any. A request must match one of these and the hostname of the
     /// listener that owns its host.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "short_list")]
     pub hostnames: Vec<Hostname>,
     /// Indexes into [`RouteConfig::listeners`] of the listeners it is attached to, ascending.
+    #[serde(deserialize_with = "short_list")]
     pub listeners: Vec<usize>,
     /// The rules it serves, in list order. A rule that the spec says to drop is absent; its index stays unused.
+    #[serde(deserialize_with = "short_list")]
     pub rules: Vec<Rule>,
 }
 
@@ -121,12 +125,13 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Any of these. Never empty: a rule without matches has one that matches everything.
+    #[serde(deserialize_with = "short_list")]
     pub matches: Vec<Match>,
     /// Filters of the rule, in list order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<Filter>,
     /// Where requests go, by weight. All weights zero or no entry at all: 500 (unless a filter answers).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "short_list")]
     pub backends: Vec<WeightedBackend>,
     /// Longest wait for the head of the response, milliseconds; no limit when absent (X9).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -358,6 +363,7 @@ pub struct Backend {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub websocket: bool,
     /// Ready endpoints, sorted, without duplicates. Empty: 503.
+    #[serde(deserialize_with = "short_list")]
     pub endpoints: Vec<std::net::SocketAddr>,
 }
 
@@ -369,4 +375,34 @@ pub enum BackendProtocol {
     Http1,
     /// HTTP/2 without TLS, prior knowledge (RFC 9113 §3.3).
     H2c,
+}
+
+/// Reads a list that has one element more often than not: serde would make room for four in each, which is most of what a
+/// large document takes.
+fn short_list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct ShortList<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ShortList<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+            let Some(first) = elements.next_element()? else { return Ok(Vec::new()) };
+            let mut list = Vec::with_capacity(1);
+            list.push(first);
+            while let Some(next) = elements.next_element()? {
+                list.push(next);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(ShortList(PhantomData))
 }

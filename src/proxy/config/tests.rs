@@ -81,7 +81,7 @@ impl Fixture {
         let mut roots = RootCertStore::empty();
         let pem = std::fs::read(self.directory.path().join("tls.crt")).unwrap();
         roots.add(rustls_pki_types::CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
-        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(credential::provider()))
+        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)

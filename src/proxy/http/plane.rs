@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io::{BufWriter, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -99,7 +100,6 @@ impl Plane {
         let Compiled { table, refusals } = compile(config).inspect_err(|_| {
             self.options.metrics.config_rejected.inc();
         })?;
-        let version = version_of(config);
         let needs_trailers = table.needs_trailers();
         // The map is changed only below, in one assignment: a panic elsewhere cannot leave it half done.
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,6 +122,8 @@ impl Plane {
                 endpoint.retire();
             }
         }
+        // Only now: nobody waits for the hash of a large document to be served by it.
+        let version = version_of(config);
         self.options.metrics.serves(&version, refusals.len());
         self.needs_trailers.send_if_modified(|current| std::mem::replace(current, needs_trailers) != needs_trailers);
         self.version.send_replace(Some(version.clone()));
@@ -273,12 +275,28 @@ impl Drop for InFlight {
 /// SHA-256 of the document's JSON: fields in the order of their declaration, maps sorted, so that equal documents have equal
 /// texts.
 fn version_of(config: &RouteConfig) -> String {
-    let json = serde_json::to_vec(config).expect("a route config has string keys and no custom serializer that fails");
-    Sha256::digest(&json).iter().fold(String::with_capacity(64), |mut hex, byte| {
+    // The text itself is needed nowhere, and it is large.
+    let mut hash = BufWriter::new(Hash(Sha256::new()));
+    let written = serde_json::to_writer(&mut hash, config).map_err(std::io::Error::from).and_then(|()| hash.flush());
+    written.expect("a route config has string keys and no custom serializer that fails, and a hash takes every byte");
+    hash.get_ref().0.clone().finalize().iter().fold(String::with_capacity(64), |mut hex, byte| {
         // Writing to a string does not fail.
         let _ = fmt::Write::write_fmt(&mut hex, format_args!("{byte:02x}"));
         hex
     })
+}
+
+struct Hash(Sha256);
+
+impl Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn sweep(plane: Weak<Plane>) {
