@@ -60,8 +60,12 @@ def connect(process: subprocess.Popen) -> http.client.HTTPSConnection:
     raise SystemExit("our proxy takes no configuration")
 
 
-def push(connection: http.client.HTTPSConnection, body: bytes):
+def send(connection: http.client.HTTPSConnection, body: bytes):
     connection.request("PUT", "/v1/config", body, {"Authorization": f"Bearer {TOKEN}"})
+
+
+def push(connection: http.client.HTTPSConnection, body: bytes):
+    send(connection, body)
     response = connection.getresponse()
     answer = response.read()
     if response.status != 200:
@@ -102,4 +106,5 @@ class Ours(Peer):
 
     def update(self, process, work, routes, layout):
         body, connection = document(routes, layout), connect(process)
-        return lambda: push(connection, body)
+        # The answer comes after the change: like the other peers, ours is asked for the new route instead.
+        return lambda: send(connection, body)
