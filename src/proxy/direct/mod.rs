@@ -188,20 +188,27 @@ impl Drop for Place {
 /// # Errors
 /// When the address cannot be had. One that another process listens on is not shared with it.
 pub fn bind(address: SocketAddr, count: usize) -> std_io::Result<Vec<std::net::TcpListener>> {
-    if count <= 1 {
-        return Ok(vec![open(address, false)?]);
+    // The first asks for the address alone: with SO_REUSEPORT from the start, a second process of the same user would quietly
+    // get half of the connections.
+    let first = open(address, false)?;
+    if count > 1 {
+        first.set_reuse_port(true)?;
     }
-    // Alone first: with SO_REUSEPORT a second process of the same user would quietly get half of the connections.
-    let address = open(address, false)?.local_addr()?;
-    (0..count).map(|_| open(address, true)).collect()
+    let address = first.local_addr()?.as_socket().unwrap_or(address);
+    let others = (1..count).map(|_| open(address, true));
+    let sockets = std::iter::once(Ok(first)).chain(others).collect::<std_io::Result<Vec<Socket>>>()?;
+    for socket in &sockets {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(sockets.into_iter().map(Into::into).collect())
 }
 
-fn open(address: SocketAddr, shared: bool) -> std_io::Result<std::net::TcpListener> {
+/// A socket that is bound and does not listen yet.
+fn open(address: SocketAddr, shared: bool) -> std_io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
