@@ -47,3 +47,11 @@ soak seconds="3600":
 reconnects seconds="900":
     cargo build --release --locked --bin kubectl-cftunnel
     SOAK_STORM=1 SOAK_BIN=$PWD/target/release/kubectl-cftunnel SOAK_SECONDS={{seconds}} cargo test --locked --quiet --test soak
+
+# fuzz every target for ten minutes each; needs nightly and cargo-fuzz. just fuzz 60 for a minute
+fuzz seconds="600":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    log=bench/runs/$(date +%F)-$(nproc)-cores/fuzz.txt
+    mkdir -p "$(dirname "$log")"
+    FUZZ_SECONDS={{seconds}} FUZZ_LOG=$PWD/$log fuzz/run
