@@ -14,6 +14,15 @@ quick:
     cargo clippy --all-targets -- -D warnings
     cargo test
 
+# instruction counts against the committed ones, then wall times of this machine
+bench:
+    benches/check
+    cargo bench --bench times
+
+# commit to the instruction counts of now; say in the commit why they changed
+bench-accept:
+    benches/check --accept
+
 # rewrite golden outputs; read the diff before you commit it
 golden:
     UPDATE_GOLDEN=1 cargo test --test golden

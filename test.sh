@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test. Installs or checks what it needs itself; never skips. Needs root for the network namespace of the lab.
-# test.sh [STEP...] runs only the named steps: format lint deny unit doc install edge soak
+# test.sh [STEP...] runs only the named steps: format lint deny unit doc bench install edge soak
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2
 # shellcheck source=lab/setup.sh
@@ -19,6 +19,7 @@ setup() {
   need_rust; need_cc
   need curl curl ip iproute2 unshare util-linux shellcheck shellcheck git git
   need_go
+  need_gungraun
   cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy ||
     die "rustfmt and clippy are missing" "rustup component add rustfmt clippy"
   if ! cargo deny --version >/dev/null 2>&1; then say "installing cargo-deny"; cargo install --locked --quiet cargo-deny || die "cargo-deny could not be installed" "cargo install --locked cargo-deny"; fi
@@ -27,12 +28,14 @@ setup() {
   fi
 }
 
-format() { cargo fmt --check && shellcheck install.sh test.sh .ci/run lab/setup.sh lab/types.sh lab/edge/run fuzz/run bench/http/run bench/http/certs.sh; }
+format() { cargo fmt --check && shellcheck install.sh test.sh .ci/run lab/setup.sh lab/types.sh lab/edge/run benches/check fuzz/run bench/http/run bench/http/certs.sh; }
 lint() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 # Advisories need a database from outside; what can be judged without one is judged here.
 deny() { cargo deny check bans licenses sources; }
 unit() { cargo test --locked --no-fail-fast; }
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet; }
+# Instruction counts within 5 % of the committed ones.
+bench() { benches/check; }
 
 # The README's first command, into a folder of its own, and what a newcomer does next.
 install_and_run() {
@@ -67,13 +70,13 @@ edge() {
   return $rc
 }
 
-[ $# -gt 0 ] || set -- format lint deny unit doc install edge soak
+[ $# -gt 0 ] || set -- format lint deny unit doc bench install edge soak
 setup
 for name in "$@"; do
   case $name in
     install) step install install_and_run ;;
-    format | lint | deny | unit | doc | edge | soak) step "$name" "$name" ;;
-    *) die "unknown step: $name" "the steps are: format lint deny unit doc install edge soak" ;;
+    format | lint | deny | unit | doc | bench | edge | soak) step "$name" "$name" ;;
+    *) die "unknown step: $name" "the steps are: format lint deny unit doc bench install edge soak" ;;
   esac
 done
 printf '\nall steps: %s s\n%s passed, %s failed\n' $((SECONDS-started)) $PASSED $FAILED

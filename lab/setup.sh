@@ -49,6 +49,17 @@ need_cc() {
   fi
 }
 
+# need_gungraun: valgrind, and what drives it for the benchmarks, in the one version that their library speaks to.
+need_gungraun() {
+  local want
+  need valgrind valgrind
+  want=$(sed -n '/^name = "gungraun"$/{n;s/^version = "\(.*\)"$/\1/p}' Cargo.lock)
+  [ "$(gungraun-runner --version 2>/dev/null | grep -o '[0-9.]*$')" = "$want" ] && return
+  say "installing gungraun-runner $want"
+  cargo install --locked --quiet gungraun-runner --version "=$want" ||
+    die "gungraun-runner $want could not be installed" "cargo install --locked gungraun-runner --version =$want"
+}
+
 # need_go: Go that can build the peers of lab/. From 1.21 on Go fetches the toolchain that a module asks for; Debian 12's 1.19 cannot, but
 # it can download the toolchain as the module that it is.
 need_go() {
