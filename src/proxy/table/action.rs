@@ -99,7 +99,7 @@ fn entry(compiling: &Compiling<'_>, backend: &ir::WeightedBackend) -> Result<(Ta
 }
 
 /// The redirect among the filters, and the others in order.
-fn split_filters(filters: &[ir::Filter]) -> Result<(Option<Redirect>, Vec<Filter>), InvalidRule> {
+fn split_filters(filters: &[ir::Filter]) -> Result<(Option<Box<Redirect>>, Vec<Filter>), InvalidRule> {
     let (mut redirect, mut others) = (None, Vec::with_capacity(filters.len()));
     for filter in filters {
         match filter {
@@ -110,7 +110,7 @@ fn split_filters(filters: &[ir::Filter]) -> Result<(Option<Redirect>, Vec<Filter
                 path: rewrite.path.as_ref().map(new_path).transpose()?,
             }),
             ir::Filter::Redirect(_) if redirect.is_some() => return Err(InvalidRule::RedirectAndMore),
-            ir::Filter::Redirect(wanted) => redirect = Some(compile_redirect(wanted)?),
+            ir::Filter::Redirect(wanted) => redirect = Some(Box::new(compile_redirect(wanted)?)),
         }
     }
     if redirect.is_some() && others.iter().any(|f| matches!(f, Filter::Rewrite { .. })) {

@@ -3,6 +3,7 @@
 //! What a rule says is parsed here once, strictly; the request path never parses configuration again. Which rules a route has
 //! and what is wrong with the objects behind them is the controller's business, not decided here (X18).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::action::{self, Compiling, InvalidRule};
 use super::hosts::{self, Attachment};
-use super::index::Index;
+use super::index::Indexes;
 use super::matcher::{Conditions, GrpcTarget, HeaderMatcher, Matcher, Matchers, QueryMatcher, TargetMatcher, TextMatcher};
 use super::pattern::Patterns;
 use super::rank::{Criteria, GrpcCriteria, HttpCriteria, PathKind, Rank};
@@ -67,13 +68,17 @@ pub fn compile(config: &ir::RouteConfig) -> Result<Compiled, CompileError> {
     for route in &config.routes {
         compiler.route(route);
     }
-    let Compiler { rules, matchers, routes, refusals, .. } = compiler;
+    let Compiler { rules, mut matchers, routes, refusals, .. } = compiler;
+    matchers.shrink();
     let attachments: Vec<_> = routes.iter().map(|r| Attachment { hostnames: &r.hostnames, listeners: &r.listeners }).collect();
-    let plan = hosts::plan(&config.listeners, &attachments);
-    let index = |set: &Vec<usize>| Index::new(set.iter().flat_map(|route| routes[*route].matchers.clone()), &matchers);
+    let mut indexes = Indexes::default();
+    let hosts = hosts::plan(&config.listeners, &attachments, |set| {
+        indexes.add(set.iter().flat_map(|route| routes[*route].matchers.clone()), &matchers)
+    });
+    indexes.shrink();
     let table = RouteTable {
-        hosts: plan.hosts,
-        sets: plan.sets.iter().map(index).collect(),
+        hosts,
+        indexes,
         matchers,
         rules: rules.into(),
         routes: routes.into(),
@@ -193,13 +198,13 @@ impl<'a> Compiler<'a> {
         let query = self.query(&m.query)?;
         let criteria = Criteria::Http(HttpCriteria {
             path,
-            length: std::cmp::Reverse(length),
-            method: std::cmp::Reverse(method.is_some()),
-            headers: std::cmp::Reverse(headers.len()),
-            query: std::cmp::Reverse(query.len()),
+            length: Reverse(small(length)),
+            method: Reverse(method.is_some()),
+            headers: Reverse(small(headers.len())),
+            query: Reverse(small(query.len())),
         });
         let conditions = Conditions { method, headers, query }.boxed();
-        Ok((Matcher { target, conditions, rule: place.rule }, place.rank(criteria, position)))
+        Ok((Matcher { target, conditions, rule: small(place.rule) }, place.rank(criteria, position)))
     }
 
     fn grpc(&mut self, place: Place, position: usize, m: &ir::GrpcMatch) -> Result<(Matcher, Rank), InvalidRule> {
@@ -211,13 +216,13 @@ impl<'a> Compiler<'a> {
             None => 0,
         };
         let criteria = Criteria::Grpc(GrpcCriteria {
-            service: std::cmp::Reverse(characters(&m.service)),
-            method: std::cmp::Reverse(characters(&m.method)),
-            headers: std::cmp::Reverse(headers.len()),
+            service: Reverse(small(characters(&m.service))),
+            method: Reverse(small(characters(&m.method))),
+            headers: Reverse(small(headers.len())),
         });
         let target = TargetMatcher::Grpc(Box::new(GrpcTarget { service, method }));
         let conditions = Conditions { headers, ..Conditions::default() }.boxed();
-        Ok((Matcher { target, conditions, rule: place.rule }, place.rank(criteria, position)))
+        Ok((Matcher { target, conditions, rule: small(place.rule) }, place.rank(criteria, position)))
     }
 
     /// A path with its kind and its length in characters.
@@ -273,7 +278,12 @@ struct Place {
 }
 
 impl Place {
-    const fn rank(self, criteria: Criteria, position: usize) -> Rank {
-        Rank { criteria, route: self.route, rule: self.position, position }
+    fn rank(self, criteria: Criteria, position: usize) -> Rank {
+        Rank { criteria, route: small(self.route), rule: small(self.position), position: small(position) }
     }
+}
+
+/// Half the size of what is counted in memory.
+fn small(count: usize) -> u32 {
+    u32::try_from(count).expect("a document of 2^32 bytes does not fit into memory")
 }

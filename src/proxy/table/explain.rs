@@ -195,12 +195,12 @@ impl RouteTable {
                     (contender.place.0, contender.place.1, &contender.entry.object),
                 )),
             };
-            let rule = &self.rules[matcher.rule];
+            let rule = &self.rules[matcher.rule as usize];
             candidates.push(Candidate {
                 route: (*contender.entry.object).clone(),
                 rule: rule.index,
                 rule_name: rule.name.as_deref().map(str::to_owned),
-                match_index: contender.place.1.position,
+                match_index: contender.place.1.position as usize,
                 hostname: contender.hostname.cloned(),
                 outcome,
             });

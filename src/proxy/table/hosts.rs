@@ -5,8 +5,10 @@
 //! *pattern* when the table is built. A request costs one lookup per label. Paths and rules are not known here.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::num::NonZeroU32;
 
+use super::flat::FlatMap;
+use super::index::Set;
 use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
 use crate::gateway::ir;
@@ -14,50 +16,53 @@ use crate::gateway::ir;
 /// Where each host leads.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    exact: HashMap<Box<str>, Zone>,
+    exact: FlatMap<Zone>,
     /// By suffix with its dot.
-    wildcard: HashMap<Box<str>, Zone>,
+    wildcard: FlatMap<Zone>,
     /// Bytes of the longest key of `wildcard`.
     longest_suffix: usize,
     /// For hosts that no pattern matches.
     any: Zone,
     buckets: Box<[Bucket]>,
+    /// Buckets of several sets.
+    several: Box<[Box<[Set]>]>,
 }
 
 /// The first bucket of a pattern; none when nothing is served there. A copy, to spare each request a step through memory.
 type Zone = Option<Bucket>;
 
 /// Routes that wrote the same hostname, seen by one set of owning listeners.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Bucket {
     sets: Sets,
-    /// The next less specific hostname, in `buckets`. Patterns share the tails of their lists.
-    next: Option<u32>,
+    /// The next less specific hostname, in `buckets`, counted from 1. Patterns share the tails of their lists.
+    next: Option<NonZeroU32>,
 }
 
 /// Sets of routes, one for each Gateway that has some.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Sets {
-    One(u32),
-    More(Arc<[u32]>),
+    One(Set),
+    /// Names one of `several`.
+    More(u32),
 }
 
 impl Hosts {
-    /// The buckets of a host in order, each as positions in [`Plan::sets`].
-    pub(super) fn buckets(&self, host: &str) -> impl Iterator<Item = &[u32]> {
-        let next = |bucket: &&Bucket| bucket.next.map(|at| &self.buckets[at as usize]);
+    /// The sets of a host's buckets in order.
+    pub(super) fn buckets(&self, host: &str) -> impl Iterator<Item = &[Set]> {
+        let next = |bucket: &&Bucket| bucket.next.map(|at| &self.buckets[at.get() as usize - 1]);
         std::iter::successors(self.zone(host).as_ref(), next).map(|bucket| match &bucket.sets {
             Sets::One(set) => std::slice::from_ref(set),
-            Sets::More(sets) => &**sets,
+            Sets::More(at) => &self.several[*at as usize],
         })
     }
 
     fn zone(&self, host: &str) -> &Zone {
         let wildcard = || {
             let mut known = suffixes(host).skip_while(|suffix| suffix.len() > self.longest_suffix);
-            known.find_map(|suffix| self.wildcard.get(suffix))
+            known.find_map(|suffix| self.wildcard.value_of(suffix))
         };
-        self.exact.get(host).or_else(wildcard).unwrap_or(&self.any)
+        self.exact.value_of(host).or_else(wildcard).unwrap_or(&self.any)
     }
 }
 
@@ -76,16 +81,9 @@ pub(super) struct Attachment<'a> {
     pub(super) listeners: &'a [usize],
 }
 
-/// A table's hosts, and the routes of each set that they lead to.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) hosts: Hosts,
-    /// Positions of routes, ascending.
-    pub(super) sets: Vec<Vec<usize>>,
-}
-
-/// Settles which routes answer on which hosts (S3 "Listener isolation"; ports are not compared).
-pub(super) fn plan(listeners: &[ir::Listener], routes: &[Attachment<'_>]) -> Plan {
+/// Settles which routes answer on which hosts (S3 "Listener isolation"; ports are not compared). `index` makes a set of routes, given
+/// by their positions, ascending; it is asked once for each set.
+pub(super) fn plan(listeners: &[ir::Listener], routes: &[Attachment<'_>], index: impl FnMut(&[usize]) -> Set) -> Hosts {
     let mut planner = Planner::default();
     planner.intern(None);
     let gateways = gateway_numbers(listeners);
@@ -98,7 +96,7 @@ pub(super) fn plan(listeners: &[ir::Listener], routes: &[Attachment<'_>]) -> Pla
     for (route, attachment) in routes.iter().enumerate() {
         planner.attach(route, *attachment, &claims);
     }
-    planner.finish()
+    planner.finish(index)
 }
 
 /// A small number for each Gateway that occurs.
@@ -205,7 +203,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn finish(mut self) -> Plan {
+    fn finish(mut self, index: impl FnMut(&[usize]) -> Set) -> Hosts {
         let parents: Vec<Option<usize>> = (0..self.patterns.len()).map(|pattern| self.parent(pattern)).collect();
         let mut order: Vec<usize> = (0..self.patterns.len()).collect();
         // A parent's name is a proper suffix of its child's.
@@ -215,17 +213,24 @@ impl<'a> Planner<'a> {
             let inherited = parents[pattern].and_then(|parent| lists[parent]);
             lists[pattern] = self.list(pattern, inherited, &parents);
         }
-        let (buckets, sets) = self.share_sets();
-        let zone = |pattern: usize| lists[pattern].map(|first| buckets[first].clone());
-        let zones = |names: &HashMap<&str, usize>| names.iter().map(|(name, pattern)| ((*name).into(), zone(*pattern))).collect();
-        let hosts = Hosts {
+        let (buckets, several) = self.buckets(index);
+        let zones = |names: &HashMap<&str, usize>| {
+            let mut zones = FlatMap::default();
+            zones.reserve(names.len());
+            for (name, pattern) in names {
+                zones.get_or_insert(0, name, lists[*pattern].map(|first| buckets[first]));
+            }
+            zones.shrink();
+            zones
+        };
+        Hosts {
             exact: zones(&self.exact),
             wildcard: zones(&self.wildcard),
             longest_suffix: self.wildcard.keys().map(|suffix| suffix.len()).max().unwrap_or_default(),
-            any: zone(ANY),
+            any: lists[ANY].map(|first| buckets[first]),
             buckets,
-        };
-        Plan { hosts, sets }
+            several,
+        }
     }
 
     /// The most specific of the less specific patterns that cover all that this one covers.
@@ -277,26 +282,32 @@ impl<'a> Planner<'a> {
         Some(self.nodes.len() - 1)
     }
 
-    /// Groups of the same routes become one set: a route that many listeners admit is indexed once.
-    fn share_sets(&mut self) -> (Box<[Bucket]>, Vec<Vec<usize>>) {
-        let mut numbers: HashMap<Vec<usize>, usize> = HashMap::new();
-        let mut set_of = Vec::with_capacity(self.groups.len());
-        for group in &mut self.groups {
-            let next = numbers.len();
-            set_of.push(*numbers.entry(std::mem::take(&mut group.routes)).or_insert(next));
-        }
-        let mut sets = vec![Vec::new(); numbers.len()];
-        for (routes, number) in numbers {
-            sets[number] = routes;
-        }
-        let bucket = |node: &Node| {
-            let mut sets: Vec<u32> = node.groups.iter().map(|group| number(set_of[*group])).collect();
-            sets.sort_unstable();
-            sets.dedup();
-            let sets = if let [set] = sets[..] { Sets::One(set) } else { Sets::More(sets.into()) };
-            Bucket { sets, next: node.next.map(number) }
+    /// The nodes as a table has them. Groups of the same routes become one set: a route that many listeners admit is indexed once.
+    fn buckets(&self, mut index: impl FnMut(&[usize]) -> Set) -> (Box<[Bucket]>, Box<[Box<[Set]>]>) {
+        let mut known: HashMap<&[usize], usize> = HashMap::new();
+        let mut sets = Vec::new();
+        let numbered = self.groups.iter().map(|group| {
+            *known.entry(&group.routes).or_insert_with(|| {
+                sets.push(index(&group.routes));
+                sets.len() - 1
+            })
+        });
+        let set_of: Vec<usize> = numbered.collect();
+        let mut several: Vec<Box<[Set]>> = Vec::new();
+        let mut bucket = |node: &Node| {
+            let mut numbers: Vec<usize> = node.groups.iter().map(|group| set_of[*group]).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            let sets = if let [set] = numbers[..] {
+                Sets::One(sets[set])
+            } else {
+                several.push(numbers.iter().map(|set| sets[*set]).collect());
+                Sets::More(number(several.len() - 1))
+            };
+            Bucket { sets, next: node.next.and_then(|next| NonZeroU32::new(number(next + 1))) }
         };
-        (self.nodes.iter().map(bucket).collect(), sets)
+        let buckets = self.nodes.iter().map(&mut bucket).collect();
+        (buckets, several.into())
     }
 }
 
@@ -312,7 +323,7 @@ fn name(hostname: &Hostname) -> &str {
 
 fn intersect(a: Option<&Hostname>, b: Option<&Hostname>) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) => a.intersect(b).is_some(),
+        (Some(a), Some(b)) => a.intersects(b),
         _ => true,
     }
 }

@@ -22,25 +22,19 @@ pub(super) struct Matchers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position(u32);
 
-/// A list of positions; most have one.
-#[derive(Debug, Default)]
-pub(super) enum Positions {
-    #[default]
-    None,
-    One(Position),
-    More(Vec<Position>),
-}
-
-/// One match of a rule, ready to be asked. Fits into one cache line.
+/// One match of a rule, ready to be asked. One cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Matcher {
     /// What it asks of the path.
     pub(super) target: TargetMatcher,
     /// What it asks beyond the path.
     pub(super) conditions: Option<Box<Conditions>>,
     /// Position in the table's rules.
-    pub(super) rule: usize,
+    pub(super) rule: u32,
 }
+
+const _: () = assert!(size_of::<Matcher>() == 64, "a matcher is one cache line");
 
 /// What a match asks beyond the path; all must hold.
 #[derive(Debug, Default)]
@@ -128,6 +122,17 @@ impl Matchers {
     pub(super) fn first(&self, list: &[Position], key: &RequestKey<'_>) -> Option<Position> {
         list.iter().copied().find(|position| self.get(*position).check(key).is_ok())
     }
+
+    /// The first of the list whose conditions beyond the path the request meets.
+    pub(super) fn first_met(&self, list: &[Position], key: &RequestKey<'_>) -> Option<Position> {
+        list.iter().copied().find(|position| self.get(*position).meets(key).is_ok())
+    }
+
+    /// Gives back what growing took too much.
+    pub(super) fn shrink(&mut self) {
+        self.asked.shrink_to_fit();
+        self.ranks.shrink_to_fit();
+    }
 }
 
 impl Position {
@@ -141,29 +146,22 @@ impl Position {
     }
 }
 
-impl Positions {
-    pub(super) fn push(&mut self, position: Position) {
-        match self {
-            Self::None => *self = Self::One(position),
-            Self::One(first) => *self = Self::More(vec![*first, position]),
-            Self::More(list) => list.push(position),
-        }
-    }
-
-    pub(super) fn as_slice(&self) -> &[Position] {
-        match self {
-            Self::None => &[],
-            Self::One(position) => std::slice::from_ref(position),
-            Self::More(list) => list,
-        }
-    }
-}
-
 impl Matcher {
     /// Asks all parts, the cheap ones first.
     pub(super) fn check(&self, key: &RequestKey<'_>) -> Result<(), Mismatch<'_>> {
         self.target.check(key)?;
+        self.meets(key)
+    }
+
+    /// Asks what is asked beyond the path.
+    fn meets(&self, key: &RequestKey<'_>) -> Result<(), Mismatch<'_>> {
         self.conditions.as_ref().map_or(Ok(()), |conditions| conditions.check(key))
+    }
+
+    /// The rule, when the match covers every request.
+    pub(super) fn always(&self) -> Option<u32> {
+        let every = matches!(&self.target, TargetMatcher::Prefix(prefix) if **prefix == *"/") && self.conditions.is_none();
+        every.then_some(self.rule)
     }
 
     /// The prefix that the match covers; `/` when it does not match by prefix.

@@ -6,6 +6,7 @@
 mod action;
 pub mod compile;
 pub mod explain;
+mod flat;
 mod hosts;
 mod index;
 mod matcher;
@@ -24,7 +25,7 @@ use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
 use crate::gateway::ir;
 use hosts::Hosts;
-use index::Index;
+use index::{Indexes, Set};
 use matcher::{Matchers, Position};
 
 pub use rank::{PathKind, Tier};
@@ -37,8 +38,8 @@ pub use rank::{PathKind, Tier};
 #[derive(Default)]
 pub struct RouteTable {
     hosts: Hosts,
-    /// Indexed sets of routes, by position as `hosts` names them.
-    sets: Box<[Index]>,
+    /// What the sets of routes consist of that `hosts` names.
+    indexes: Indexes,
     matchers: Matchers,
     rules: Box<[Rule]>,
     routes: Box<[RouteEntry]>,
@@ -63,19 +64,21 @@ impl RouteTable {
     /// The rule that a request gets; none means 404. Does not allocate, except where an expression is asked: for its cache, once
     /// per thread, and to decode a query parameter.
     pub fn find<'t>(&'t self, key: &RequestKey<'_>) -> Option<Hit<'t>> {
-        let first = |sets: &[u32]| match sets {
-            [set] => self.sets[*set as usize].find(&self.matchers, key),
+        let first = |sets: &[Set]| match sets {
+            // The usual host has one route that takes everything: no match is looked at.
+            [Set::Always { rule, .. }] => Some(Hit { rule: &self.rules[*rule as usize], prefix: "/" }),
+            [set] => self.indexes.find(*set, &self.matchers, key).map(|position| self.hit(position)),
             several => {
-                let found = several.iter().filter_map(|set| self.sets[*set as usize].find(&self.matchers, key));
-                found.min_by_key(|position| self.matchers.rank(*position))
+                let found = several.iter().filter_map(|set| self.indexes.find(*set, &self.matchers, key));
+                found.min_by_key(|position| self.matchers.rank(*position)).map(|position| self.hit(position))
             }
         };
-        self.hosts.buckets(key.host).find_map(first).map(|position| self.hit(position))
+        self.hosts.buckets(key.host).find_map(first)
     }
 
     fn hit(&self, position: Position) -> Hit<'_> {
         let matcher = self.matchers.get(position);
-        Hit { rule: &self.rules[matcher.rule], prefix: matcher.prefix() }
+        Hit { rule: &self.rules[matcher.rule as usize], prefix: matcher.prefix() }
     }
 
     /// Whether anything served needs trailers, which only the HTTP/2 transport carries (X16).
@@ -128,7 +131,7 @@ pub enum Action {
     /// Sends it to one of the backends.
     Forward(Backends),
     /// Answers with a redirect.
-    Redirect(Redirect),
+    Redirect(Box<Redirect>),
     /// Answers 500 (gRPC: UNAVAILABLE), for this reason.
     Refuse(Box<str>),
 }
@@ -171,7 +174,7 @@ pub enum Target {
     /// Answers 500 (gRPC: UNAVAILABLE), for this reason.
     Refuse(Box<str>),
     /// A redirect filter on the backendRef itself.
-    Redirect(Redirect),
+    Redirect(Box<Redirect>),
 }
 
 /// A backend as the request path uses it.

@@ -38,11 +38,11 @@ pub(super) struct Rank {
     /// What the match asks for.
     pub(super) criteria: Criteria,
     /// Position of the route in the document: oldest first, then namespace and name.
-    pub(super) route: usize,
+    pub(super) route: u32,
     /// Position of the rule in its route.
-    pub(super) rule: usize,
+    pub(super) rule: u32,
     /// Position of the match in its rule.
-    pub(super) position: usize,
+    pub(super) position: u32,
 }
 
 /// What a match asks for. Every gRPC match ranks above every HTTP match (X26); only gRPC requests can have both.
@@ -58,11 +58,11 @@ pub(super) enum Criteria {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GrpcCriteria {
     /// Characters of the service; zero without one.
-    pub(super) service: Reverse<usize>,
+    pub(super) service: Reverse<u32>,
     /// Characters of the method; zero without one.
-    pub(super) method: Reverse<usize>,
+    pub(super) method: Reverse<u32>,
     /// Number of headers.
-    pub(super) headers: Reverse<usize>,
+    pub(super) headers: Reverse<u32>,
 }
 
 /// The criteria of an HTTPRoute match, first one first.
@@ -71,13 +71,13 @@ pub(super) struct HttpCriteria {
     /// How the path is compared.
     pub(super) path: PathKind,
     /// Characters of the path as written, without the trailing slash of a prefix, which says nothing.
-    pub(super) length: Reverse<usize>,
+    pub(super) length: Reverse<u32>,
     /// Whether a method is asked for.
     pub(super) method: Reverse<bool>,
     /// Number of headers.
-    pub(super) headers: Reverse<usize>,
+    pub(super) headers: Reverse<u32>,
     /// Number of query parameters.
-    pub(super) query: Reverse<usize>,
+    pub(super) query: Reverse<u32>,
 }
 
 /// How a path is compared, in order of precedence.
