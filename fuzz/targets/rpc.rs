@@ -3,7 +3,9 @@
 
 use std::fmt::Debug;
 
+use cftunnel::gateway::token::TunnelSecret;
 use cftunnel::proxy::connector::wire::WireError;
+use cftunnel::proxy::connector::wire::registration::{ConnectionOptions, Registration};
 use cftunnel::proxy::connector::wire::rpc::{ConfigurationClient, ConfigurationServer, RegistrationClient, RegistrationServer};
 
 /// What one peer says to the bytes, until it gives up.
@@ -18,10 +20,22 @@ fn heard<E: Debug>(pieces: &[&[u8]], mut receive: impl FnMut(&[u8]) -> Result<Ve
     (events, false)
 }
 
+fn registration_of_ours() -> Registration {
+    let options = ConnectionOptions { num_previous_attempts: 1, ..ConnectionOptions::default() };
+    Registration {
+        account_tag: "0123456789abcdef0123456789abcdef".to_owned(),
+        tunnel_secret: TunnelSecret::new(vec![7; 32]),
+        tunnel_id: Default::default(),
+        conn_index: 1,
+        options,
+    }
+}
+
 fn everyone(pieces: &[&[u8]]) -> Vec<(Vec<String>, bool)> {
     let (mut registration, mut configuration) = (RegistrationServer::new(), ConfigurationServer::new());
     let (mut client, mut edge) = (RegistrationClient::new(), ConfigurationClient::new());
     edge.start(1, b"{}").expect("a new client starts");
+    client.start(&registration_of_ours()).expect("a new client starts");
     vec![
         heard(pieces, |b| registration.receive(b)),
         heard(pieces, |b| configuration.receive(b)),
