@@ -13,6 +13,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::sync::oneshot;
 
+use super::SEND_BUFFER;
 use super::io::{StreamIo, poll_room};
 use crate::proxy::connector::link::ControlStream;
 use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, MAX_PUSH, Streams};
@@ -258,7 +259,8 @@ async fn send_data(send: &mut SendStream<Bytes>, mut data: Bytes, end: bool) -> 
         return Ok(());
     }
     while !data.is_empty() {
-        let room = poll_fn(|cx| poll_room(send, data.len(), cx)).await?;
+        // No more than can be buffered: what is reserved is taken from the other streams of the connection.
+        let room = poll_fn(|cx| poll_room(send, data.len().min(SEND_BUFFER), cx)).await?;
         let piece = data.split_to(room);
         let last = end && data.is_empty();
         send.send_data(piece, last)?;
