@@ -37,10 +37,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Streams that one connection carries at once.
 const MAX_STREAMS: u32 = 8192;
-/// Window of a stream: one upload over a path of 100 ms must exceed 200 Mbit/s, which takes 2.5 MB.
-const STREAM_WINDOW: u32 = 4 << 20;
-/// Window of the connection: bounds what uploads to slow backends can hold, with room for several of them.
-const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Window of a stream: one upload over a path of 100 ms must exceed 200 Mbit/s, which takes 2.5 MB. It is the same for every
+/// stream: `h2` cannot give one that is being read more than one that is not.
+const STREAM_WINDOW: u32 = 3 << 20;
+/// Window of the connection: bounds what uploads to backends that do not read can hold. Memory is taken only by what they hold;
+/// 32 of them stop the other uploads of the connection.
+const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
 const MAX_FRAME: u32 = 16 * 1024;
 const MAX_HEADER_LIST: u32 = 1 << 20;
 /// What is buffered per stream towards a slow client.

@@ -32,8 +32,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 const RTT_INTERVAL: Duration = Duration::from_secs(1);
 /// Streams that the edge may have open at once. Quinn allots each of them in advance.
 const MAX_STREAMS: VarInt = VarInt::from_u32(4096);
+/// Window of a stream: twice what 200 Mbit/s over a path of 100 ms takes, so that a lost packet does not stop it.
 const STREAM_WINDOW: VarInt = VarInt::from_u32(6 << 20);
-const CONNECTION_WINDOW: VarInt = VarInt::from_u32(30 << 20);
+/// Window of the connection: bounds what uploads to backends that do not read can hold. Memory is taken only by what they hold;
+/// 16 of them stop the other uploads of the connection.
+const CONNECTION_WINDOW: VarInt = VarInt::from_u32(16 * (6 << 20));
 /// What is buffered towards all clients of a connection together, until the edge has it: one round trip's worth, which at
 /// 100 ms is 640 Mbit/s. Clients that stall do not fill it: beyond their streams' windows nothing is buffered.
 const SEND_WINDOW: u64 = 8 << 20;
