@@ -4,9 +4,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body_util::BodyExt as _;
 use tokio::io::duplex;
 use tokio_util::task::TaskTracker;
 
@@ -34,6 +36,96 @@ where
     let service = App(Box::new(move |inbound, request| Box::pin(answer(inbound, request))));
     let large_heads = tokio::sync::Semaphore::new(stream::LARGE_HEADS);
     Streams { service: Arc::new(service), index: 1, requests: TaskTracker::new(), pushed: Arc::default(), large_heads }
+}
+
+/// Requests that reached a service.
+#[derive(Default)]
+pub(super) struct Seen {
+    all: AtomicUsize,
+    live: AtomicUsize,
+    most: AtomicUsize,
+}
+
+struct Alive(Arc<Seen>);
+
+impl Alive {
+    fn new(seen: &Arc<Seen>) -> Self {
+        seen.all.fetch_add(1, Ordering::Relaxed);
+        let live = seen.live.fetch_add(1, Ordering::Relaxed) + 1;
+        seen.most.fetch_max(live, Ordering::Relaxed);
+        Self(Arc::clone(seen))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Seen {
+    /// All of them.
+    pub(super) fn all(&self) -> usize {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    /// Those under way.
+    pub(super) fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// The most that were under way at once.
+    pub(super) fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many are under way.
+    pub(super) async fn reach(&self, live: usize) {
+        let reached = async {
+            while self.live() != live {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let reached = tokio::time::timeout(Duration::from_secs(60), reached).await;
+        assert!(reached.is_ok(), "{} requests are under way, not {live}", self.live());
+    }
+
+    /// Waits until none is under way.
+    pub(super) async fn gone(&self) {
+        self.reach(0).await;
+    }
+}
+
+/// A service that answers by path and counts: `/` at once, `/read` once the body is read, `/big` with 4 MiB, `/hold` never.
+pub(super) fn counted() -> (Streams<App>, Arc<Seen>) {
+    let seen = Arc::new(Seen::default());
+    let counted = Arc::clone(&seen);
+    let big = Bytes::from(vec![0; 4 << 20]);
+    let streams = app(move |_: Inbound, request: Request<Body>| {
+        let (alive, big) = (Alive::new(&counted), big.clone());
+        async move {
+            let _alive = alive;
+            match request.uri().path() {
+                "/read" => {
+                    let body = request.into_body().collect().await.expect("a complete body").to_bytes();
+                    Response::new(Body::full(body.len().to_string()))
+                }
+                "/big" => Response::new(Body::full(big)),
+                "/hold" => {
+                    // The body is neither read nor given up.
+                    let _body = request.into_body();
+                    std::future::pending().await
+                }
+                _ => Response::new(Body::full("hello")),
+            }
+        }
+    });
+    (streams, seen)
+}
+
+/// The streams of another connection to the same service.
+pub(super) fn beside(streams: &Streams<App>) -> Streams<App> {
+    Streams { service: Arc::clone(&streams.service), ..app(|_, _| std::future::pending()) }
 }
 
 /// A body, and what writes it. Resetting the writer is a body that fails.
@@ -73,7 +165,7 @@ impl Resolve for Buggy {
     }
 
     async fn addresses(&self, _: &str) -> Result<Vec<std::net::IpAddr>, dns::ResolveError> {
-        assert!(!self.0.swap(true, std::sync::atomic::Ordering::Relaxed), "on purpose");
+        assert!(!self.0.swap(true, Ordering::Relaxed), "on purpose");
         Ok(vec![std::net::Ipv4Addr::LOCALHOST.into()])
     }
 }

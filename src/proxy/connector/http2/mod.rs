@@ -5,6 +5,8 @@ mod io;
 mod request;
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;

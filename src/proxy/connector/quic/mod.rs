@@ -4,6 +4,8 @@
 mod request;
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 use std::io;

@@ -17,9 +17,9 @@ use crate::proxy::connector::wire::rpc::{ConfigurationClient, ConfigurationClien
 use crate::proxy::connector::wire::stream::{ConnectKind, ConnectRequest, ConnectResponse, RPC_SIGNATURE};
 use crate::proxy::http::{Body, Inbound, Upgraded, Via};
 
-struct Edge {
-    connection: Connection,
-    link: Link,
+pub(super) struct Edge {
+    pub(super) connection: Connection,
+    pub(super) link: Link,
     _endpoint: Endpoint,
 }
 
@@ -38,7 +38,7 @@ fn server() -> (Endpoint, Roots) {
     (Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).expect("a server"), roots)
 }
 
-async fn connect(streams: Streams<App>) -> Edge {
+pub(super) async fn connect(streams: Streams<App>) -> Edge {
     let (endpoint, roots) = server();
     let settings = Settings::new(&roots, true).expect("settings");
     let sockets = Sockets::default();
@@ -48,7 +48,7 @@ async fn connect(streams: Streams<App>) -> Edge {
     Edge { connection, link: link.expect("a link"), _endpoint: endpoint }
 }
 
-fn head(kind: ConnectKind, dest: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn head(kind: ConnectKind, dest: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
     let base = [("HttpMethod", "POST"), ("HttpHost", "app.example.test")];
     let pair = |(k, v): &(&str, &str)| ((*k).to_owned(), Bytes::from((*v).to_owned()));
     let base = base.iter().filter(|(key, _)| pairs.iter().all(|(k, _)| k != key));
@@ -58,13 +58,19 @@ fn head(kind: ConnectKind, dest: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
 
 impl Edge {
     /// Opens a stream with these bytes; more can follow.
-    async fn open(&self, bytes: &[u8]) -> (SendStream, RecvStream) {
+    pub(super) async fn open(&self, bytes: &[u8]) -> (SendStream, RecvStream) {
         let (mut send, recv) = self.connection.open_bi().await.expect("a stream");
         send.write_all(bytes).await.expect("sent");
         (send, recv)
     }
 
-    async fn call(&self, kind: ConnectKind, dest: &str, pairs: &[(&str, &str)], body: &[u8]) -> (ConnectResponse, Vec<u8>) {
+    pub(super) async fn call(
+        &self,
+        kind: ConnectKind,
+        dest: &str,
+        pairs: &[(&str, &str)],
+        body: &[u8],
+    ) -> (ConnectResponse, Vec<u8>) {
         let (mut send, mut recv) = self.open(&[&head(kind, dest, pairs), body].concat()).await;
         send.finish().expect("finished");
         let (response, mut rest) = response(&mut recv).await;
@@ -73,7 +79,7 @@ impl Edge {
     }
 }
 
-async fn response(recv: &mut RecvStream) -> (ConnectResponse, BytesMut) {
+pub(super) async fn response(recv: &mut RecvStream) -> (ConnectResponse, BytesMut) {
     let mut buffer = BytesMut::new();
     loop {
         if let Some(response) = ConnectResponse::take(&mut buffer, &Limits::DEFAULT).expect("a response") {
@@ -84,7 +90,7 @@ async fn response(recv: &mut RecvStream) -> (ConnectResponse, BytesMut) {
     }
 }
 
-fn metadata<'a>(response: &'a ConnectResponse, key: &str) -> Vec<&'a [u8]> {
+pub(super) fn metadata<'a>(response: &'a ConnectResponse, key: &str) -> Vec<&'a [u8]> {
     response.metadata.iter().filter(|(k, _)| k == key).map(|(_, v)| &v[..]).collect()
 }
 
