@@ -5,8 +5,8 @@
 //! names the entry, and the entry with its text and value. The slots of 100,000 entries fit into a second-level cache.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::num::NonZeroU32;
 
 use foldhash::fast::FixedState;
 
