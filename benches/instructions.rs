@@ -1,7 +1,12 @@
 //! How many instructions the thinking parts take, counted by valgrind: the same on a busy machine as on an idle one.
 //! `benches/check` compares the counts with those in `instructions.tsv`. Needs valgrind and gungraun-runner.
 
-#![expect(missing_docs, unused_qualifications, reason = "the macros of gungraun write undocumented items with full paths")]
+#![expect(
+    missing_docs,
+    unused_qualifications,
+    clippy::disallowed_methods,
+    reason = "the macros of gungraun write undocumented items with full paths, and exit"
+)]
 
 mod fixture;
 

@@ -1,5 +1,7 @@
 //! Replays the corpus of every fuzz target: each input once did something new. `fuzz/README.md` says how to find more.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the last input named is the one that failed")]
+
 use std::fs;
 use std::path::Path;
 

@@ -13,6 +13,9 @@ use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
 use crate::gateway::ir;
 
+/// The sets of hosts that more than one set of routes serves.
+type Several = Box<[Box<[Set]>]>;
+
 /// Where each host leads.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
@@ -283,7 +286,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The nodes as a table has them. Groups of the same routes become one set: a route that many listeners admit is indexed once.
-    fn buckets(&self, mut index: impl FnMut(&[usize]) -> Set) -> (Box<[Bucket]>, Box<[Box<[Set]>]>) {
+    fn buckets(&self, mut index: impl FnMut(&[usize]) -> Set) -> (Box<[Bucket]>, Several) {
         let mut known: HashMap<&[usize], usize> = HashMap::new();
         let mut sets = Vec::new();
         let numbered = self.groups.iter().map(|group| {
