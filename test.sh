@@ -70,6 +70,14 @@ edge() {
   return $rc
 }
 
+# Two minutes of what `just soak` does for an hour.
+soak() {
+  local bin
+  cargo build --release --locked --quiet --bin kubectl-cftunnel || return 1
+  bin=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/kubectl-cftunnel
+  SOAK_BIN=$bin SOAK_SECONDS=${SOAK_SECONDS:-120} cargo test --locked --quiet --test soak
+}
+
 [ $# -gt 0 ] || set -- format lint deny unit doc bench install edge soak
 setup
 for name in "$@"; do
