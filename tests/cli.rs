@@ -138,6 +138,8 @@ impl Local {
             let read = reader.read_line(&mut stdout).expect("utf-8");
             assert!(read > 0, "ended early:\n{stdout}\n{}", stderr.lock().expect("not poisoned"));
         }
+        // What it says later needs a reader, too: a closed pipe ends the process.
+        std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
         let port = stdout.rsplit("http://127.0.0.1:").next().and_then(|t| t.split('/').next()).and_then(|p| p.parse().ok());
         Self { child, folder, stderr, port: port.expect("a port in the curl line"), stdout }
     }
@@ -262,7 +264,7 @@ fn a_direct_listener_stands_beside_the_tunnel() {
     write!(stream, "GET /y HTTP/1.1\r\nHost: shop.example.com\r\nConnection: close\r\n\r\n").expect("written");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.contains("\"path\": \"/y\"") && answer.contains("x-forwarded-for"), "{answer}");
+    assert!(answer.contains("\"path\": \"/y\"") && answer.contains("x-forwarded-for"), "{answer}\n{}", local.said());
     local.until("shop.example.com", "/z", |_| local.said().contains("Connection registered"));
 }
 
