@@ -59,14 +59,21 @@ pub(super) struct TunnelArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WorkerArgs {
     /// Threads that carry requests [default: one per core]
-    #[arg(long, value_name = "N")]
-    workers: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS))]
+    workers: Option<u16>,
 }
 
+/// More threads than any machine has a use for cost memory and descriptors.
+const MAX_WORKERS: i64 = 1024;
+
 impl WorkerArgs {
+    fn count(&self) -> NonZeroUsize {
+        self.workers.and_then(|n| NonZeroUsize::new(n.into())).unwrap_or_else(workers::available)
+    }
+
     /// Starts them.
     pub(super) fn start(&self) -> anyhow::Result<Workers> {
-        Workers::start(self.workers.unwrap_or_else(workers::available)).context("cannot start the worker threads")
+        Workers::start(self.count()).context("cannot start the worker threads")
     }
 }
 

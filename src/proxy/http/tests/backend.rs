@@ -101,7 +101,12 @@ impl Wire {
     }
 
     pub(super) async fn write(&mut self, text: &str) {
-        let _ = self.socket.write_all(text.as_bytes()).await;
+        self.try_write(text).await;
+    }
+
+    /// Whether the peer still takes bytes.
+    pub(super) async fn try_write(&mut self, text: &str) -> bool {
+        self.socket.write_all(text.as_bytes()).await.is_ok()
     }
 
     /// Reads to the end, however it comes, and gives what was left.

@@ -5,6 +5,7 @@ mod body;
 mod cause;
 mod filters;
 mod forward;
+mod hostile;
 mod reload;
 mod upgrade;
 
