@@ -20,6 +20,9 @@ pub enum BodyError {
     /// The connection of an HTTP client or backend failed.
     #[error("http connection: {0}")]
     Hyper(#[from] hyper::Error),
+    /// The backend's response broke off.
+    #[error("backend: {0}")]
+    Backend(#[from] super::h1::ResponseError),
     /// The peer sent fewer bytes than it promised.
     #[error("{missing} bytes of the declared length are missing")]
     Short {

@@ -1,16 +1,16 @@
 //! One request and its response, phase by phase: admit, route, filter, forward, filter the response. Each phase's rules are in
 //! its own file; here is their order.
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
+use super::h1::Upload;
 use super::host::{self, Host};
+use super::lease::{Incoming, Lease};
 use super::plane::{InFlight, Options, Serving};
-use super::pool::Lease;
 use super::request_body::RequestBody;
 use super::upgrade::{self, Handshake};
 use super::{Body, Inbound, ResponseBody, Via, filter, forwarded, framing, grpc};
@@ -173,8 +173,10 @@ impl Exchange<'_> {
             if backend.protocol == BackendProtocol::Http1 && body.is_open() && is_usually_empty(&head.method) {
                 Box::pin(body.probe()).await;
             }
-            let request = frame(head, body, backend.protocol)?;
-            upstream.send(request, limit, metrics).await?
+            match backend.protocol {
+                BackendProtocol::Http1 => upstream.send_h1(frame_h1(head, body), limit, metrics).await?,
+                BackendProtocol::H2c => Box::pin(upstream.send_h2(frame_h2(head, body)?, limit, metrics)).await?,
+            }
         };
         finish(response, lease, &method, rule, entry, in_flight)
     }
@@ -192,30 +194,18 @@ fn choose(backends: &Backends) -> Result<&BackendEntry, Error> {
     backends.pick(draw).ok_or_else(|| Kind::Refused.into())
 }
 
-/// Puts the request into the form that the backend's protocol wants.
-fn frame(head: Parts, body: RequestBody, protocol: BackendProtocol) -> Result<Request<RequestBody>, Error> {
-    match protocol {
-        BackendProtocol::Http1 => Ok(frame_h1(head, body)),
-        BackendProtocol::H2c => frame_h2(head, body),
-    }
-}
-
 /// Methods that usually have no body: a request gets a moment to show that it has none, because many servers take a chunked GET
 /// badly (S3 "Retries").
 fn is_usually_empty(method: &Method) -> bool {
     ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "SEARCH"].contains(&method.as_str())
 }
 
-/// A length when it is known, else chunked.
-fn frame_h1(mut head: Parts, body: RequestBody) -> Request<RequestBody> {
-    head.version = Version::HTTP_11;
-    if body.is_open() {
-        // Said here, or hyper takes the body of a GET for none.
-        head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-    } else if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&head.method) {
+/// A request of a method that usually has a body says that it has none (RFC 9110 §8.6).
+fn frame_h1(mut head: Parts, body: RequestBody) -> Upload {
+    if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&head.method) {
         head.headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
-    Request::from_parts(head, body)
+    Upload::new(&head, body)
 }
 
 /// The host goes into `:authority`.
@@ -255,7 +245,7 @@ fn finish(
     let body = match in_flight.take() {
         Some(in_flight) if !bodiless => ResponseBody::wrap(incoming, lease, in_flight),
         _ => {
-            lease.give_back();
+            lease.give_back(incoming);
             Body::Empty
         }
     };

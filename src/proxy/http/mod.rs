@@ -6,7 +6,9 @@ mod filter;
 mod forwarded;
 mod framing;
 mod grpc;
+mod h1;
 mod host;
+mod lease;
 pub mod plane;
 mod pool;
 pub(in crate::proxy) mod relay;
@@ -25,6 +27,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub use body::{Body, BodyError};
+pub use h1::ResponseError;
 pub use plane::Plane;
 pub use response_body::ResponseBody;
 

@@ -132,8 +132,8 @@ impl Plane {
         Ok(Applied { version, refusals })
     }
 
-    fn endpoint(&self, (address, protocol): (SocketAddr, BackendProtocol)) -> Endpoint {
-        Endpoint::new(address, protocol, &self.options)
+    fn endpoint(&self, (address, _): (SocketAddr, BackendProtocol)) -> Endpoint {
+        Endpoint::new(address, &self.options)
     }
 
     /// The content hash of the configuration that serves.

@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::BodyError;
+use super::h1::{self, Upload};
+use super::lease::{Incoming, Lease};
 use super::plane::Options;
 use super::request_body::RequestBody;
-use crate::gateway::ir::BackendProtocol;
 use crate::proxy::error::{Error, Kind};
 use crate::proxy::metrics::{ConnectFailure, Metrics};
 use crate::proxy::workers;
@@ -35,8 +36,7 @@ const PENALTY: Duration = Duration::from_secs(1);
 const MAX_DOUBLINGS: u32 = 5;
 /// Finds a backend that vanished while a response or a session is under way; the usual connector's `tcpKeepAlive`.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// Most bytes of a response head (hyper's limit of 100 fields applies as well), and most that is buffered of a body for each
-/// connection: hyper grows its buffer up to this under load, so that it bounds the memory of many downloads.
+/// Most that is buffered of a request's body for each stream of HTTP/2.
 const MAX_BUFFER: usize = 64 * 1024;
 /// Most bytes of a response's header fields over HTTP/2.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
@@ -45,7 +45,6 @@ const MAX_HEADER_LIST: u32 = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Endpoint {
     address: SocketAddr,
-    protocol: BackendProtocol,
     connect_timeout: Duration,
     metrics: Arc<Metrics>,
     /// By worker: a connection is used on the thread that opened it, where waking it costs least.
@@ -82,7 +81,7 @@ struct Connections {
 
 #[derive(Debug)]
 struct Idle {
-    sender: http1::SendRequest<RequestBody>,
+    connection: h1::Connection,
     until: Instant,
 }
 
@@ -95,54 +94,27 @@ struct Shared {
     used: AtomicU64,
 }
 
-/// A connection for one request.
+/// An HTTP/1.1 connection for one request.
 #[derive(Debug)]
 pub(super) struct Connection {
-    transport: Transport,
+    endpoint: Arc<Endpoint>,
+    connection: h1::Connection,
     /// It has carried requests before, so that its peer may be about to close it.
     pub(super) reused: bool,
 }
 
-#[derive(Debug)]
-enum Transport {
-    H1(Arc<Endpoint>, http1::SendRequest<RequestBody>),
-    H2(Stream),
-    /// Not of a pool.
-    Detached(http1::SendRequest<RequestBody>),
-}
-
 /// A place on an HTTP/2 connection.
 #[derive(Debug)]
-struct Stream {
+pub(super) struct Stream {
     endpoint: Arc<Endpoint>,
     shared: Arc<Shared>,
+    reused: bool,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         self.shared.used.store(self.endpoint.now(), Ordering::Relaxed);
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Keeps a connection until the body of its response has ended.
-#[derive(Debug)]
-pub(super) struct Lease {
-    transport: Transport,
-    keep: Duration,
-}
-
-impl Lease {
-    /// Of a connection that is closed after this response.
-    pub(super) fn detached(sender: http1::SendRequest<RequestBody>) -> Self {
-        Self { transport: Transport::Detached(sender), keep: Duration::ZERO }
-    }
-
-    /// The response has ended; the connection may serve another request. Without this call it is closed.
-    pub(super) fn give_back(self) {
-        if let Transport::H1(endpoint, sender) = self.transport {
-            endpoint.keep(sender, self.keep);
-        }
     }
 }
 
@@ -155,17 +127,26 @@ pub(super) struct SendFailed {
 
 impl Connection {
     /// Sends a request and waits for the head of the response.
+    ///
+    /// # Errors
+    /// As [`h1::Connection::send`].
+    pub(super) async fn send(self, upload: &mut Upload) -> Result<(Response<Incoming>, Lease), Error> {
+        let response = self.connection.send(upload).await?;
+        let keep = keep_alive(response.headers()).map_or(IDLE_TIMEOUT, |announced| announced.min(IDLE_TIMEOUT));
+        Ok((response.map(Incoming::H1), Lease::h1(self.endpoint, keep)))
+    }
+}
+
+impl Stream {
+    /// Whether the connection has carried requests before.
+    pub(super) fn is_reused(&self) -> bool {
+        self.reused
+    }
+
+    /// Sends a request and waits for the head of the response.
     pub(super) async fn send(self, request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Box<SendFailed>> {
-        let (sent, transport) = match self.transport {
-            Transport::H1(endpoint, mut sender) => (sender.try_send_request(request).await, Transport::H1(endpoint, sender)),
-            Transport::H2(stream) => (stream.shared.sender.clone().try_send_request(request).await, Transport::H2(stream)),
-            Transport::Detached(mut sender) => (sender.try_send_request(request).await, Transport::Detached(sender)),
-        };
-        match sent {
-            Ok(response) => {
-                let keep = keep_alive(response.headers()).map_or(IDLE_TIMEOUT, |announced| announced.min(IDLE_TIMEOUT));
-                Ok((response, Lease { transport, keep }))
-            }
+        match self.shared.sender.clone().try_send_request(request).await {
+            Ok(response) => Ok((response.map(Incoming::H2), Lease::h2(self))),
             Err(failed) => Err(Box::new(SendFailed::from(failed))),
         }
     }
@@ -183,7 +164,7 @@ impl From<TrySendError<Request<RequestBody>>> for SendFailed {
 pub(super) fn failure(error: &hyper::Error) -> Kind {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        if cause.is::<super::BodyError>() {
+        if cause.is::<BodyError>() {
             return Kind::RequestBody;
         }
         if let Some(h2) = cause.downcast_ref::<h2::Error>() {
@@ -214,10 +195,9 @@ fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
 
 impl Endpoint {
     /// No connection yet.
-    pub(super) fn new(address: SocketAddr, protocol: BackendProtocol, options: &Options) -> Self {
+    pub(super) fn new(address: SocketAddr, options: &Options) -> Self {
         Self {
             address,
-            protocol,
             connect_timeout: options.connect_timeout,
             metrics: Arc::clone(&options.metrics),
             shelves: (0..options.workers.max(1)).map(|_| Shelf::default()).collect(),
@@ -234,37 +214,38 @@ impl Endpoint {
         until != 0 && self.now() < until
     }
 
-    /// A connection for one request: one that waits, if `fresh` does not forbid it, or a new one.
+    /// An HTTP/1.1 connection for one request: one that waits, if `fresh` does not forbid it, or a new one.
     ///
     /// # Errors
     /// [`Kind::Connect`].
-    pub(super) async fn connect(self: &Arc<Self>, fresh: bool) -> Result<Connection, Error> {
-        match self.protocol {
-            BackendProtocol::Http1 => {
-                let waiting = if fresh { None } else { self.waiting() };
-                let reused = waiting.is_some();
-                let sender = match waiting {
-                    Some(sender) => sender,
-                    // Rare, and large: not to be a part of every request's state.
-                    None => Box::pin(self.open_h1()).await?,
-                };
-                Ok(Connection { transport: Transport::H1(Arc::clone(self), sender), reused })
-            }
-            BackendProtocol::H2c => match self.free_stream(STREAMS) {
-                Some(stream) => Ok(Connection { transport: Transport::H2(stream), reused: true }),
-                None => Box::pin(self.stream()).await,
-            },
+    pub(super) async fn connect_h1(self: &Arc<Self>, fresh: bool) -> Result<Connection, Error> {
+        let waiting = if fresh { None } else { self.waiting() };
+        let reused = waiting.is_some();
+        let connection = match waiting {
+            Some(connection) => connection,
+            // Rare, and large: not to be a part of every request's state.
+            None => Box::pin(self.open_h1()).await?,
+        };
+        Ok(Connection { endpoint: Arc::clone(self), connection, reused })
+    }
+
+    /// A place on an HTTP/2 connection.
+    ///
+    /// # Errors
+    /// [`Kind::Connect`].
+    pub(super) async fn connect_h2(self: &Arc<Self>) -> Result<Stream, Error> {
+        match self.free_stream(STREAMS) {
+            Some(stream) => Ok(stream),
+            None => self.stream().await,
         }
     }
 
-    /// A connection of its own that can switch protocols; never kept.
+    /// An HTTP/1.1 connection of its own, for a request that may switch protocols; never kept.
     ///
     /// # Errors
     /// [`Kind::Connect`].
-    pub(super) async fn connect_upgradable(&self) -> Result<http1::SendRequest<RequestBody>, Error> {
-        let (sender, connection) = self.handshake_h1().await?;
-        tokio::spawn(connection.with_upgrades());
-        Ok(sender)
+    pub(super) async fn open_h1(&self) -> Result<h1::Connection, Error> {
+        Ok(h1::Connection::new(self.dial().await?))
     }
 
     /// Takes the endpoint out of service: idle connections close now, the others when their requests have ended.
@@ -281,7 +262,7 @@ impl Endpoint {
         let elapsed = self.now();
         for shelf in &self.shelves {
             let mut connections = shelf.lock();
-            connections.idle.retain(|idle| idle.until > now && !idle.sender.is_closed());
+            connections.idle.retain(|idle| idle.until > now && idle.connection.is_unused());
             connections.shared.retain(|shared| {
                 let idle = elapsed.saturating_sub(shared.used.load(Ordering::Relaxed));
                 let busy = shared.active.load(Ordering::Relaxed) > 0;
@@ -300,25 +281,20 @@ impl Endpoint {
     }
 
     /// The connection that came back last: the least likely to be closed by its peer, and the others can age out.
-    fn waiting(&self) -> Option<http1::SendRequest<RequestBody>> {
+    fn waiting(&self) -> Option<h1::Connection> {
         let now = Instant::now();
         let mut connections = self.shelf().lock();
-        let mut at = connections.idle.len();
-        while at > 0 {
-            at -= 1;
-            let idle = &connections.idle[at];
-            if idle.sender.is_closed() || idle.until <= now {
-                connections.idle.remove(at);
-            } else if idle.sender.is_ready() {
-                return Some(connections.idle.remove(at).sender);
+        while let Some(idle) = connections.idle.pop() {
+            if idle.until > now && idle.connection.is_unused() {
+                return Some(idle.connection);
             }
-            // Else its request is still being sent although the response has ended; a later one may have it.
         }
         None
     }
 
-    fn keep(&self, sender: http1::SendRequest<RequestBody>, keep: Duration) {
-        if self.retired.load(Ordering::Acquire) || sender.is_closed() || keep.is_zero() {
+    /// Takes a connection back for as long as its peer is likely to keep it.
+    pub(super) fn keep(&self, connection: h1::Connection, keep: Duration) {
+        if self.retired.load(Ordering::Acquire) || keep.is_zero() {
             return;
         }
         let until = Instant::now() + keep;
@@ -326,25 +302,11 @@ impl Endpoint {
         if connections.idle.len() >= MAX_IDLE {
             connections.idle.remove(0);
         }
-        connections.idle.push(Idle { sender, until });
-    }
-
-    async fn open_h1(&self) -> Result<http1::SendRequest<RequestBody>, Error> {
-        let (sender, connection) = self.handshake_h1().await?;
-        tokio::spawn(connection);
-        Ok(sender)
-    }
-
-    async fn handshake_h1(
-        &self,
-    ) -> Result<(http1::SendRequest<RequestBody>, http1::Connection<TokioIo<TcpStream>, RequestBody>), Error> {
-        let socket = self.dial().await?;
-        let handshake = http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(socket)).await;
-        handshake.map_err(|e| self.connect_failed(ConnectFailure::Handshake, e))
+        connections.idle.push(Idle { connection, until });
     }
 
     /// A place on a new HTTP/2 connection, or on one that another request has opened meanwhile.
-    async fn stream(self: &Arc<Self>) -> Result<Connection, Error> {
+    async fn stream(self: &Arc<Self>) -> Result<Stream, Error> {
         let shelf = self.shelf();
         let _opening = match shelf.opening.try_lock() {
             Ok(opening) => opening,
@@ -359,14 +321,13 @@ impl Endpoint {
         };
         let full = shelf.lock().shared.len() >= MAX_H2;
         if let Some(stream) = self.free_stream(if full { usize::MAX } else { STREAMS }) {
-            return Ok(Connection { transport: Transport::H2(stream), reused: true });
+            return Ok(stream);
         }
         let shared = Arc::new(self.open_h2().await?);
         if !self.retired.load(Ordering::Acquire) {
             shelf.lock().shared.push(Arc::clone(&shared));
         }
-        let stream = Stream { endpoint: Arc::clone(self), shared };
-        Ok(Connection { transport: Transport::H2(stream), reused: false })
+        Ok(Stream { endpoint: Arc::clone(self), shared, reused: false })
     }
 
     /// A place on the least busy connection with fewer than `limit` requests.
@@ -376,7 +337,7 @@ impl Endpoint {
         let active = |shared: &Arc<Shared>| shared.active.load(Ordering::Relaxed);
         let shared = connections.shared.iter().filter(|s| active(s) < limit).min_by_key(|s| active(s))?;
         shared.active.fetch_add(1, Ordering::Relaxed);
-        Some(Stream { endpoint: Arc::clone(self), shared: Arc::clone(shared) })
+        Some(Stream { endpoint: Arc::clone(self), shared: Arc::clone(shared), reused: true })
     }
 
     /// An HTTP/2 connection with one place taken.

@@ -5,13 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
+use http_body::{Frame, SizeHint};
 
+use super::lease::{Incoming, Lease};
 use super::plane::InFlight;
-use super::pool::Lease;
 use super::{Body, BodyError, forwarded};
-
 /// The body of a backend's response.
 #[derive(Debug)]
 pub struct ResponseBody {
@@ -22,18 +20,21 @@ pub struct ResponseBody {
 impl ResponseBody {
     /// A body that ends `lease` and `in_flight`. A response without a body ends them at once.
     pub(super) fn wrap(incoming: Incoming, lease: Lease, in_flight: InFlight) -> Body {
-        if incoming.is_end_stream() {
-            lease.give_back();
-            return Body::Empty;
+        let mut incoming = incoming;
+        if let Some(whole) = incoming.take_whole() {
+            // Nothing is left to wait for: the connection is free before its response has been sent on.
+            lease.give_back(incoming);
+            return Body::full(whole);
         }
         Body::Upstream(Box::new(Self { incoming, held: Some((lease, in_flight)) }))
     }
 
     fn ended(&mut self, clean: bool) {
+        let incoming = std::mem::take(&mut self.incoming);
         if let Some((lease, _in_flight)) = self.held.take()
             && clean
         {
-            lease.give_back();
+            lease.give_back(incoming);
         }
     }
 }
@@ -55,7 +56,7 @@ impl http_body::Body for ResponseBody {
             Some(Ok(_)) | None => this.ended(true),
             Some(Err(_)) => this.ended(false),
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

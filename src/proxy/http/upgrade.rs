@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_VERSION, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::h1::Upload;
+use super::lease::{Incoming, Lease};
 use super::plane::InFlight;
-use super::pool::{Lease, failure};
 use super::request_body::RequestBody;
 use super::upstream::Upstream;
 use super::{Body, Upgraded, forwarded, timeout};
@@ -53,18 +52,19 @@ pub(super) async fn handshake(
     in_flight: &mut Option<InFlight>,
     metrics: &Metrics,
 ) -> Result<Handshake, Error> {
-    let mut sender = upstream.connect_upgradable(metrics).await?;
-    let sent = timeout::within(limit, &mut None, pin!(sender.send_request(request))).await?;
-    let mut response = sent.map_err(|e| Error::new(failure(&e), e))?;
+    let connection = upstream.connect_upgradable(metrics).await?;
+    let (head, body) = request.into_parts();
+    let mut upload = Upload::new(&head, body);
+    let response = timeout::within(limit, &mut None, pin!(connection.send(&mut upload))).await??;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Handshake::Declined(response, Lease::detached(sender)));
+        return Ok(Handshake::Declined(response.map(Incoming::H1), Lease::detached()));
     }
     if !response.headers().get(UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes())) {
         return Err(Kind::BadResponse.into());
     }
-    let io = hyper::upgrade::on(&mut response).await.map_err(|e| Error::new(Kind::BadResponse, e))?;
-    let session = Session::new(TokioIo::new(io), idle, metrics.websocket_sessions.clone(), in_flight.take());
-    let (mut head, _) = response.into_parts();
+    let (mut head, incoming) = response.into_parts();
+    let io = incoming.into_switched().ok_or(Kind::BadResponse)?;
+    let session = Session::new(io, idle, metrics.websocket_sessions.clone(), in_flight.take());
     forwarded::strip_response(&mut head.headers);
     head.headers.remove(CONTENT_LENGTH);
     head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));

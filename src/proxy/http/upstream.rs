@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use http::{Method, Request, Response};
 use http_body::Body as _;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
 
-use super::pool::{Connection, Endpoint, Lease, SendFailed};
+use super::h1::{self, Upload};
+use super::lease::{Incoming, Lease};
+use super::pool::{Connection, Endpoint, SendFailed, Stream};
 use super::request_body::RequestBody;
 use super::timeout;
 use crate::proxy::error::{Error, Kind, Retry};
@@ -40,7 +40,34 @@ impl Upstream {
     ///
     /// # Errors
     /// What the last attempt ended with.
-    pub(super) async fn send(
+    pub(super) async fn send_h1(
+        &self,
+        mut upload: Upload,
+        limit: Option<Duration>,
+        metrics: &Metrics,
+    ) -> Result<(Response<Incoming>, Lease), Error> {
+        let mut attempts = self.attempts(metrics)?;
+        let mut sent = limit.and_then(|_| upload.watch());
+        let mut fresh = false;
+        loop {
+            let connection = attempts.connect_h1(fresh).await?;
+            let reused = connection.reused;
+            let answer = timeout::within(limit, &mut sent, pin!(connection.send(&mut upload))).await?;
+            match answer {
+                Ok(answer) => return Ok(answer),
+                // Only a connection that was used before can be closed by a peer that is well.
+                Err(error) if reused && error.kind().retry() == Retry::Idempotent && upload.rewind() => attempts.next(error)?,
+                Err(error) => return Err(error),
+            }
+            fresh = true;
+        }
+    }
+
+    /// As [`Self::send_h1`], to a backend that speaks HTTP/2.
+    ///
+    /// # Errors
+    /// What the last attempt ended with.
+    pub(super) async fn send_h2(
         &self,
         mut request: Request<RequestBody>,
         limit: Option<Duration>,
@@ -48,15 +75,13 @@ impl Upstream {
     ) -> Result<(Response<Incoming>, Lease), Error> {
         let mut attempts = self.attempts(metrics)?;
         let mut sent = limit.and_then(|_| request.body_mut().watch());
-        let mut fresh = false;
         loop {
-            let connection = attempts.connect(fresh).await?;
-            let spare = if connection.reused { replay(&request) } else { None };
-            match timeout::within(limit, &mut sent, pin!(connection.send(request))).await? {
+            let stream = attempts.connect_h2().await?;
+            let spare = if stream.is_reused() { replay(&request) } else { None };
+            match timeout::within(limit, &mut sent, pin!(stream.send(request))).await? {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => request = attempts.again(*failed, spare)?,
             }
-            fresh = true;
         }
     }
 
@@ -64,11 +89,11 @@ impl Upstream {
     ///
     /// # Errors
     /// [`Kind::Connect`] or [`Kind::NoEndpoints`].
-    pub(super) async fn connect_upgradable(&self, metrics: &Metrics) -> Result<http1::SendRequest<RequestBody>, Error> {
+    pub(super) async fn connect_upgradable(&self, metrics: &Metrics) -> Result<h1::Connection, Error> {
         let mut attempts = self.attempts(metrics)?;
         loop {
-            match attempts.endpoint().connect_upgradable().await {
-                Ok(sender) => return Ok(sender),
+            match attempts.endpoint().open_h1().await {
+                Ok(connection) => return Ok(connection),
                 Err(error) => attempts.elsewhere(error)?,
             }
         }
@@ -101,10 +126,19 @@ impl Attempts<'_> {
         &self.endpoints[(self.first + self.moved) % self.endpoints.len()]
     }
 
-    async fn connect(&mut self, fresh: bool) -> Result<Connection, Error> {
+    async fn connect_h1(&mut self, fresh: bool) -> Result<Connection, Error> {
         loop {
-            match self.endpoint().connect(fresh).await {
+            match self.endpoint().connect_h1(fresh).await {
                 Ok(connection) => return Ok(connection),
+                Err(error) => self.elsewhere(error)?,
+            }
+        }
+    }
+
+    async fn connect_h2(&mut self) -> Result<Stream, Error> {
+        loop {
+            match self.endpoint().connect_h2().await {
+                Ok(stream) => return Ok(stream),
                 Err(error) => self.elsewhere(error)?,
             }
         }
