@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Response};
 use http_body::Body as _;
+use tokio::time::error::Elapsed;
 
 use super::h1::{self, Upload};
 use super::lease::{Incoming, Lease};
@@ -19,6 +20,9 @@ use crate::proxy::metrics::Metrics;
 
 /// How often a request may go to a backend once more, without a policy (X6).
 const RETRIES: usize = 2;
+/// How many connections of a request may fail for want of any answer: each takes the whole connect timeout, and a client waits
+/// for the sum of them. Refusals are quick and count as retries only.
+const MAX_SILENCES: usize = 2;
 
 /// A backend as requests use it.
 #[derive(Debug)]
@@ -107,7 +111,7 @@ impl Upstream {
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % n;
         let skip = (0..n).find(|i| !self.endpoints[(turn + i) % n].is_suspect()).unwrap_or(0);
-        Ok(Attempts { endpoints: &self.endpoints, first: turn + skip, moved: 0, left: RETRIES, metrics })
+        Ok(Attempts { endpoints: &self.endpoints, first: turn + skip, moved: 0, left: RETRIES, silences: MAX_SILENCES, metrics })
     }
 }
 
@@ -118,6 +122,8 @@ struct Attempts<'u> {
     /// How often the request has moved on to the next endpoint.
     moved: usize,
     left: usize,
+    /// Connections that may still fail by silence.
+    silences: usize,
     metrics: &'u Metrics,
 }
 
@@ -148,6 +154,12 @@ impl Attempts<'_> {
     fn elsewhere(&mut self, error: Error) -> Result<(), Error> {
         if self.moved + 1 >= self.endpoints.len() || error.kind().retry() != Retry::Always {
             return Err(error);
+        }
+        if std::error::Error::source(&error).is_some_and(|cause| cause.is::<Elapsed>()) {
+            self.silences -= 1;
+            if self.silences == 0 {
+                return Err(error);
+            }
         }
         self.next(error)
     }

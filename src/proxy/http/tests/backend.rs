@@ -153,6 +153,26 @@ pub(super) async fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
+/// An address where connecting takes for ever: a queue that nobody accepts from, and that is full.
+pub(super) struct BlackHole {
+    pub(super) address: SocketAddr,
+    _listener: socket2::Socket,
+    _waiting: Vec<TcpStream>,
+}
+
+pub(super) async fn black_hole() -> BlackHole {
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let mut waiting = Vec::new();
+    let patience = std::time::Duration::from_millis(200);
+    while let Ok(socket) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+        waiting.push(socket.unwrap());
+    }
+    BlackHole { address, _listener: listener, _waiting: waiting }
+}
+
 /// An HTTP/2 backend that a test scripts.
 pub(super) async fn scripted_h2<F>(
     script: impl Fn(Request<h2::RecvStream>, h2::server::SendResponse<Bytes>) -> F + Clone + Send + Sync + 'static,

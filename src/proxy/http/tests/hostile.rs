@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::backend::{echo, scripted};
+use super::backend::{black_hole, echo, scripted};
 use super::*;
 
 /// Most bytes that a backend gets rid of before it is given up: its head's limit, and what the sockets of both ends hold.
@@ -102,5 +102,57 @@ async fn interim_answers_without_an_end_are_given_up() {
         }
     };
     tokio::time::timeout(PATIENCE, over).await.expect("the backend is hung up on");
+    f.idle().await;
+}
+
+#[tokio::test]
+async fn an_answer_before_the_end_of_an_upload_arrives_whole_and_ends_the_upload() {
+    for last in ["", "connection: close\r\n"] {
+        let answer = format!("HTTP/1.1 413 Content Too Large\r\n{last}content-length: 5\r\n\r\nlarge");
+        let backend = scripted(move |_, mut wire| {
+            let answer = answer.clone();
+            async move {
+                wire.head().await;
+                wire.write(&answer).await;
+                if last.is_empty() {
+                    // Reads nothing more, and stays.
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+        .await;
+        let f = plane(&h1(backend.address));
+        for _ in 0..3 {
+            let (mut upload, body) = streamed().await;
+            let (held, freed) = tokio::sync::oneshot::channel::<()>();
+            let request = Request::post("/").body(body.guarded(Box::new(held))).unwrap();
+            let feed = tokio::spawn(async move {
+                let mut taken = 0;
+                upload.reserve_capacity(16 * 1024);
+                while let Some(Ok(room)) = std::future::poll_fn(|cx| upload.poll_capacity(cx)).await {
+                    taken += room;
+                    assert!(taken < GIVEN_UP_AFTER, "{last:?}: {taken} bytes were taken");
+                    upload.send_data(Bytes::from(vec![b'x'; room]), false).unwrap();
+                    upload.reserve_capacity(16 * 1024);
+                }
+            });
+            let answer = f.send(request).await;
+            assert_eq!((answer.status, answer.text()), (StatusCode::PAYLOAD_TOO_LARGE, "large"), "{last:?}");
+            let freed = tokio::time::timeout(PATIENCE, freed).await.expect("the upload is let go");
+            assert!(freed.is_err(), "by its drop");
+            assert!(!feed.is_finished(), "and not because it was too large");
+            feed.abort();
+        }
+        f.idle().await;
+    }
+}
+
+#[tokio::test]
+async fn endpoints_that_say_nothing_are_waited_for_twice_and_no_more() {
+    let holes = [black_hole().await, black_hole().await, black_hole().await, black_hole().await];
+    let addresses = holes.each_ref().map(|hole| hole.address);
+    let f = plane(&all_to(BackendProtocol::Http1, &addresses));
+    assert_eq!(f.send(get("/")).await.status, StatusCode::BAD_GATEWAY);
+    assert_eq!(f.metric("cftunnel_proxy_upstream_connect_failures_total{reason=\"timeout\"}"), 2);
     f.idle().await;
 }
