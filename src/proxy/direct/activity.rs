@@ -24,6 +24,8 @@ pub(super) struct Activity {
     stalled: AtomicBool,
     /// Writes that took something, wrapping.
     writes: AtomicU32,
+    /// The connection is to end at once.
+    cut: AtomicBool,
 }
 
 /// A request under way, until dropped.
@@ -40,6 +42,7 @@ impl Activity {
             head_begun: AtomicBool::new(heads),
             stalled: AtomicBool::new(false),
             writes: AtomicU32::new(0),
+            cut: AtomicBool::new(false),
         })
     }
 
@@ -63,6 +66,15 @@ impl Activity {
             self.writes.fetch_add(1, Ordering::Relaxed);
         }
         self.stalled.store(!some, Ordering::Relaxed);
+    }
+
+    /// Whoever holds the socket is to reset it, not to end it.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
     }
 
     fn moment(&self) -> Moment {

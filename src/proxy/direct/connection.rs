@@ -213,6 +213,7 @@ async fn drive<C: Drive, S: Serve>(
             let drains = direct.draining.is_given();
             if drains {
                 if closing.as_mut().poll(cx).is_ready() {
+                    activity.cut();
                     return Poll::Ready(Err(ConnectionError::Closed));
                 }
             } else if !registered {
@@ -235,7 +236,10 @@ async fn drive<C: Drive, S: Serve>(
             };
             ready!(poll_until(timer.as_mut(), at, cx));
             match late {
-                Late::Cut(why) => return Poll::Ready(Err(ConnectionError::Late(why))),
+                Late::Cut(why) => {
+                    activity.cut();
+                    return Poll::Ready(Err(ConnectionError::Late(why)));
+                }
                 Late::Finish => {
                     finishing = Some(Instant::now());
                     connection.as_mut().graceful_shutdown();

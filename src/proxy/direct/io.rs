@@ -1,4 +1,4 @@
-//! The byte stream under hyper: gives back what was read to tell the protocol, and notes signs of life.
+//! The byte stream under hyper: gives back what was read to tell the protocol, notes signs of life, and resets what was cut.
 
 use std::io;
 use std::pin::Pin;
@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
 
@@ -30,15 +32,32 @@ pub(super) async fn detect(io: &mut (impl AsyncRead + Unpin)) -> io::Result<(boo
     }
 }
 
+/// A byte stream over a TCP connection.
+pub(super) trait Carrier {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Carrier for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Carrier for TlsStream<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
 /// A byte stream that is watched.
-pub(super) struct Watched<IO> {
+pub(super) struct Watched<IO: Carrier> {
     io: IO,
     /// Read before, to be read again.
     ahead: Bytes,
     activity: Arc<Activity>,
 }
 
-impl<IO> Watched<IO> {
+impl<IO: Carrier> Watched<IO> {
     pub(super) fn new(io: IO, ahead: Bytes, activity: Arc<Activity>) -> Self {
         Self { io, ahead, activity }
     }
@@ -49,7 +68,16 @@ impl<IO> Watched<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
+impl<IO: Carrier> Drop for Watched<IO> {
+    fn drop(&mut self) {
+        if self.activity.is_cut() {
+            // Closed in good order, megabytes that nobody takes would stay with the kernel for as long as the client likes.
+            let _ = self.io.tcp().set_zero_linger();
+        }
+    }
+}
+
+impl<IO: AsyncRead + Carrier + Unpin> AsyncRead for Watched<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.ahead.is_empty() {
@@ -70,7 +98,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
+impl<IO: AsyncWrite + Carrier + Unpin> AsyncWrite for Watched<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.io).poll_write(cx, buf);
         self.wrote(result)
@@ -134,7 +162,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_read_ahead_comes_first() {
-        let (near, mut far) = tokio::io::duplex(64);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (far, near) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut far, (near, _)) = (far.unwrap(), near.unwrap());
         far.write_all(b"def").await.unwrap();
         drop(far);
         let mut io = Watched::new(near, Bytes::from_static(b"abc"), Activity::new(true));
