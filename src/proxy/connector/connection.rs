@@ -16,6 +16,7 @@ use super::edge::Edge;
 use super::link::{ControlStream, Link, LinkError, Rtt};
 use super::state::{DialId, Loss, Transport};
 use super::stream::{LARGE_HEADS, PushedVersion, Streams};
+use super::uploads::Uploads;
 use super::wire::registration::{ClientInfo, ConnectionOptions, Registration};
 use super::{http2, quic};
 use crate::gateway::token::TunnelToken;
@@ -155,6 +156,7 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
             index: dial.slot,
             requests: TaskTracker::new(),
             pushed: Arc::clone(&self.pushed),
+            uploads: Uploads::new(),
             large_heads: Semaphore::new(LARGE_HEADS),
         };
         let established = async {

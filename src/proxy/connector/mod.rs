@@ -21,6 +21,7 @@ mod status;
 mod stream;
 mod supervisor;
 pub mod tls;
+mod uploads;
 pub mod wire;
 
 #[cfg(test)]

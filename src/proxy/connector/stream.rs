@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use super::uploads::Uploads;
 use crate::proxy::http::{Body, Inbound, Serve, Upgraded, UpgradedIo, Via};
 
 /// Longest wait for a stream to say what it is.
@@ -34,6 +35,8 @@ pub(super) struct Streams<S> {
     pub(super) requests: TaskTracker,
     /// The newest configuration that any connection was sent.
     pub(super) pushed: Arc<PushedVersion>,
+    /// The uploads under way.
+    pub(super) uploads: Arc<Uploads>,
     /// Places for large heads of QUIC streams, [`LARGE_HEADS`] in all.
     pub(super) large_heads: Semaphore,
 }

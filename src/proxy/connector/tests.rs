@@ -13,6 +13,7 @@ use tokio::io::duplex;
 use tokio_util::task::TaskTracker;
 
 use super::stream::Streams;
+use super::uploads::Uploads;
 use super::*;
 use crate::proxy::http::{Body, Inbound, Serve};
 
@@ -35,7 +36,8 @@ where
 {
     let service = App(Box::new(move |inbound, request| Box::pin(answer(inbound, request))));
     let large_heads = tokio::sync::Semaphore::new(stream::LARGE_HEADS);
-    Streams { service: Arc::new(service), index: 1, requests: TaskTracker::new(), pushed: Arc::default(), large_heads }
+    let uploads = Uploads::new();
+    Streams { service: Arc::new(service), index: 1, requests: TaskTracker::new(), pushed: Arc::default(), uploads, large_heads }
 }
 
 /// Requests that reached a service.

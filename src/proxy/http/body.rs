@@ -52,6 +52,26 @@ pub enum Body {
     Upstream(Box<ResponseBody>),
     /// A body that is watched: tells its guard when it ends, however it ends.
     Guarded(Box<Guarded>),
+    /// A body whose consumer is watched.
+    Watched(Box<Watched>),
+}
+
+/// Sees how a body is consumed; dropped with it.
+pub trait Watch: Send + Sync {
+    /// The consumer took this many bytes, or there was nothing for it to take.
+    fn pulled(&self, bytes: Option<usize>);
+}
+
+/// A body with somebody who watches.
+pub struct Watched {
+    body: Body,
+    watch: Box<dyn Watch>,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watched").field("body", &self.body).finish_non_exhaustive()
+    }
 }
 
 /// The rest of a QUIC stream, up to its end or to a declared length.
@@ -103,6 +123,12 @@ impl Body {
     pub fn guarded(self, guard: Box<dyn Send + Sync>) -> Self {
         Self::Guarded(Box::new(Guarded { body: self, guard: Some(guard) }))
     }
+
+    /// Tells `watch` of each try to take a piece.
+    #[must_use]
+    pub fn watched(self, watch: Box<dyn Watch>) -> Self {
+        Self::Watched(Box::new(Watched { body: self, watch }))
+    }
 }
 
 impl http_body::Body for Body {
@@ -138,6 +164,14 @@ impl http_body::Body for Body {
                 }
                 Poll::Ready(frame)
             }
+            Self::Watched(watched) => {
+                let frame = Pin::new(&mut watched.body).poll_frame(cx);
+                match &frame {
+                    Poll::Ready(Some(Ok(frame))) => watched.watch.pulled(frame.data_ref().map(Bytes::len)),
+                    Poll::Ready(_) | Poll::Pending => watched.watch.pulled(None),
+                }
+                frame
+            }
         }
     }
 
@@ -150,6 +184,7 @@ impl http_body::Body for Body {
             Self::Quic(body) => body.remaining == Some(0),
             Self::Upstream(body) => body.is_end_stream(),
             Self::Guarded(guarded) => guarded.body.is_end_stream(),
+            Self::Watched(watched) => watched.body.is_end_stream(),
         }
     }
 
@@ -162,6 +197,7 @@ impl http_body::Body for Body {
             Self::Quic(body) => body.remaining.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Upstream(body) => body.size_hint(),
             Self::Guarded(guarded) => guarded.body.size_hint(),
+            Self::Watched(watched) => watched.body.size_hint(),
         }
     }
 }

@@ -362,6 +362,30 @@ async fn uploads_that_stall_leave_room_for_others() {
     assert!(window.is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn uploads_that_nobody_takes_are_given_up_when_others_need_the_room() {
+    let (streams, seen) = counted();
+    let mut edge = Edge::connect(streams).await;
+    // Older than all others, and in nobody's way.
+    edge.send(&[post(id(0), "/hold"), data(id(0), 1)].concat()).await;
+    for n in 1..STALLED {
+        edge.send(&[post(id(n), "/hold"), data(id(n), STREAM_WINDOW as usize)].concat()).await;
+    }
+    let oldest = |frame: &Frame| frame.kind == HEADERS && frame.stream == id(1) && frame.payload[0] != STATUS_200;
+    let room = |frame: &Frame| (frame.kind, frame.stream) == (WINDOW_UPDATE, 0);
+    let (mut refused, mut has_room) = (false, false);
+    while !(refused && has_room) {
+        let frame = edge.find(|frame| oldest(frame) || room(frame)).await.expect("the connection stays");
+        refused |= oldest(&frame);
+        has_room |= room(&frame);
+    }
+    let upload = id(STALLED + 1);
+    edge.send(&[post(upload, "/read"), data(upload, STREAM_WINDOW as usize), frame(DATA, END_STREAM, upload, &[])].concat())
+        .await;
+    assert!(edge.ok(upload).await, "others go on");
+    assert_eq!(seen.live(), STALLED as usize / 2, "there is room for the rest");
+}
+
 /// Bodies without an end, and how much of them was taken, a window each that nobody has read yet included.
 async fn endless(bodies: usize, window: u32) -> (Vec<Body>, Arc<AtomicUsize>) {
     let (near, far) = duplex(1 << 20);

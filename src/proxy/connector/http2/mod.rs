@@ -120,6 +120,9 @@ where
     let Some(ping) = connection.ping_pong() else { return LinkError::Closed };
     let silence = keep_alive(ping, &traffic, &ends.rtt);
     tokio::pin!(silence);
+    let uploads = Arc::clone(&streams.uploads);
+    let bounded = uploads.bound(u64::from(CONNECTION_WINDOW / 2), streams.index);
+    tokio::pin!(bounded);
     let mut control = Some(ends.control);
     let mut closing = false;
     loop {
@@ -141,6 +144,7 @@ where
                 None => return LinkError::Closed,
             },
             () = &mut silence => return LinkError::Silent,
+            never = &mut bounded => match never {},
             () = ends.close.cancelled(), if !closing => {
                 closing = true;
                 // Ends the connection when its streams are over and their last bytes written: the tasks that wrote them were

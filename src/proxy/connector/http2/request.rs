@@ -17,6 +17,7 @@ use super::SEND_BUFFER;
 use super::io::{StreamIo, poll_room};
 use crate::proxy::connector::link::ControlStream;
 use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, MAX_PUSH, Streams};
+use crate::proxy::connector::uploads::{Held, given_up};
 use crate::proxy::connector::wire::headers as tunnel;
 use crate::proxy::http::relay::relay;
 use crate::proxy::http::{Body, BodyError, Serve, UpgradedIo};
@@ -79,6 +80,8 @@ enum StreamError {
     H2(#[from] h2::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error("its backend takes nothing of the upload")]
+    Stalled,
     #[error("response body: {0}")]
     Body(BodyError),
     #[error("a second control stream")]
@@ -141,17 +144,31 @@ async fn forward<S: Serve>(
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), StreamError> {
     let is_head = request.method() == Method::HEAD;
-    let Some((authority, request, recv)) = split(request, websocket) else {
+    let Some((authority, mut request, recv)) = split(request, websocket) else {
         return refuse(respond, StatusCode::BAD_REQUEST);
+    };
+    let upload = match std::mem::take(request.body_mut()) {
+        Body::H2(mut stream) => {
+            let held = Held::http2(&mut stream);
+            let (body, upload) = streams.uploads.watch(Body::H2(stream), held);
+            *request.body_mut() = body;
+            Some(upload)
+        }
+        _ => None,
     };
     let answer = tokio::select! {
         biased;
         // The client is gone: dropping the other future cancels the request to the backend (§4.8).
         reset = poll_fn(|cx| respond.poll_reset(cx)) => return Err(StreamError::Reset(reset?)),
+        () = given_up(upload.as_deref()) => return refuse(respond, StatusCode::GATEWAY_TIMEOUT),
         answer = streams.answer(authority, websocket, true, request) => answer,
     };
     match (answer, recv) {
-        (Answer::Response(response), _) => send_response(respond, response, is_head).await,
+        (Answer::Response(response), _) => tokio::select! {
+            biased;
+            sent = send_response(respond, response, is_head) => sent,
+            () = given_up(upload.as_deref()) => Err(StreamError::Stalled),
+        },
         (Answer::Upgrade(head, io), Some(recv)) => upgrade(respond, head, io, recv).await,
         (Answer::Upgrade(..), None) => refuse(respond, StatusCode::BAD_GATEWAY),
         (Answer::Refuse(status), _) => refuse(respond, status),

@@ -188,6 +188,8 @@ async fn drive<S: Serve>(connection: Connection, streams: Arc<Streams<S>>, ends:
     };
     drop(ends.control.send(control));
     let mut measure = tokio::time::interval(RTT_INTERVAL);
+    let bounded = streams.uploads.bound(CONNECTION_WINDOW.into_inner() / 2, streams.index);
+    tokio::pin!(bounded);
     loop {
         tokio::select! {
             accepted = connection.accept_bi() => match accepted {
@@ -198,6 +200,7 @@ async fn drive<S: Serve>(connection: Connection, streams: Arc<Streams<S>>, ends:
             datagram = connection.read_datagram() => if let Err(error) = datagram {
                 return error.into();
             },
+            never = &mut bounded => match never {},
             _ = measure.tick() => ends.rtt.set(connection.rtt()),
             // No stream is under way that is not acknowledged, or there is no time for it.
             () = ends.close.cancelled() => {

@@ -14,8 +14,10 @@ use quinn::{RecvStream, SendStream, VarInt};
 use tokio::io::{AsyncReadExt as _, AsyncWrite};
 use tokio::sync::Semaphore;
 
+use super::STREAM_WINDOW;
 use crate::proxy::connector::control::RPC_TIMEOUT;
 use crate::proxy::connector::stream::{Answer, HEAD_TIMEOUT, Streams};
+use crate::proxy::connector::uploads::{self, Held};
 use crate::proxy::connector::wire::WireError;
 use crate::proxy::connector::wire::message::Limits;
 use crate::proxy::connector::wire::rpc::{ConfigurationEvent, ConfigurationServer};
@@ -46,6 +48,8 @@ enum StreamError {
     Slow,
     #[error("the edge does not want the response any more")]
     Stopped,
+    #[error("its backend takes nothing of the upload")]
+    Stalled,
     #[error("response body: {0}")]
     Body(BodyError),
 }
@@ -186,11 +190,18 @@ async fn forward<S: Serve>(
     };
     let Parsed { authority, request, length, websocket } = parsed;
     let is_head = request.method() == Method::HEAD;
+    let has_body = !websocket && length != Length::None;
     // A stream that is not read as a body is kept to the end: dropping it tells the edge to stop sending.
-    let (body, mut kept) = match (websocket, length) {
-        (true, _) | (false, Length::None) => (Body::Empty, Some((ahead, recv))),
-        (false, Length::Known(length)) => (Body::Quic(QuicBody::after(ahead, recv, Some(length))), None),
-        (false, Length::Unknown) => (Body::Quic(QuicBody::after(ahead, recv, None)), None),
+    let length = match length {
+        Length::Known(length) => Some(length),
+        Length::None | Length::Unknown => None,
+    };
+    let (body, upload, mut kept) = if has_body {
+        let held = Held::quic(STREAM_WINDOW.into_inner(), length);
+        let (body, upload) = streams.uploads.watch(Body::Quic(QuicBody::after(ahead, recv, length)), held);
+        (body, Some(upload), None)
+    } else {
+        (Body::Empty, None, Some((ahead, recv)))
     };
     let stopped = send.stream.stopped();
     tokio::pin!(stopped);
@@ -199,12 +210,14 @@ async fn forward<S: Serve>(
         // The client is gone: dropping the other future cancels the request to the backend (§5.5).
         _ = &mut stopped => return Err(StreamError::Stopped),
         () = given_up(kept.as_mut().map(|(_, recv)| recv)) => return Err(StreamError::Stopped),
+        () = uploads::given_up(upload.as_deref()) => return refuse(&mut send, StatusCode::GATEWAY_TIMEOUT, None).await,
         answer = streams.answer(authority, websocket, false, request.map(|()| body)) => answer,
     };
     match (answer, kept) {
         (Answer::Response(response), _) => {
             tokio::select! {
                 sent = send_response(&mut send, response, is_head) => sent?,
+                () = uploads::given_up(upload.as_deref()) => return Err(StreamError::Stalled),
                 _ = &mut stopped => return Err(StreamError::Stopped),
             }
         }
