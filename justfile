@@ -32,6 +32,10 @@ generated:
     cargo run --quiet -- generate completions --out-dir completions
     cargo run --quiet -- generate man --out-dir man
 
+# lay the functions that run side by side, anew; when the code has changed much
+layout:
+    lab/layout/run
+
 # regenerate the Gateway API types (needs kopium 0.24 and Go)
 types:
     cargo install --locked kopium@0.24.1

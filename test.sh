@@ -28,7 +28,7 @@ setup() {
   fi
 }
 
-format() { cargo fmt --check && shellcheck install.sh test.sh .ci/run lab/setup.sh lab/types.sh lab/edge/run benches/check fuzz/run bench/http/run bench/http/certs.sh; }
+format() { cargo fmt --check && shellcheck install.sh test.sh .ci/run lab/setup.sh lab/types.sh lab/edge/run lab/layout/run benches/check fuzz/run bench/http/run bench/http/certs.sh; }
 lint() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 # Advisories need a database from outside; what can be judged without one is judged here.
 deny() { cargo deny check bans licenses sources; }
