@@ -43,6 +43,7 @@ targets! {
     headers "../fuzz/targets/headers.rs"
     matching "../fuzz/targets/matching.rs"
     objects "../fuzz/targets/objects.rs"
+    response "../fuzz/targets/response.rs"
     rpc "../fuzz/targets/rpc.rs"
     token "../fuzz/targets/token.rs"
 }
