@@ -111,16 +111,17 @@ impl Upstream {
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % n;
         let skip = (0..n).find(|i| !self.endpoints[(turn + i) % n].is_suspect()).unwrap_or(0);
-        Ok(Attempts { endpoints: &self.endpoints, first: turn + skip, moved: 0, left: RETRIES, silences: MAX_SILENCES, metrics })
+        Ok(Attempts { endpoints: &self.endpoints, at: turn + skip, failed: 0, left: RETRIES, silences: MAX_SILENCES, metrics })
     }
 }
 
 /// The attempts of one request.
 struct Attempts<'u> {
     endpoints: &'u [Arc<Endpoint>],
-    first: usize,
-    /// How often the request has moved on to the next endpoint.
-    moved: usize,
+    /// Whose turn it is, modulo their number.
+    at: usize,
+    /// Connections that could not be made.
+    failed: usize,
     left: usize,
     /// Connections that may still fail by silence.
     silences: usize,
@@ -129,7 +130,7 @@ struct Attempts<'u> {
 
 impl Attempts<'_> {
     fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.endpoints[(self.first + self.moved) % self.endpoints.len()]
+        &self.endpoints[self.at % self.endpoints.len()]
     }
 
     async fn connect_h1(&mut self, fresh: bool) -> Result<Connection, Error> {
@@ -150,9 +151,10 @@ impl Attempts<'_> {
         }
     }
 
-    /// Moves on after a failed connection: to an endpoint that was not tried, for the failure says something about this one.
+    /// Moves on after a failed connection, while there is an endpoint that has not failed.
     fn elsewhere(&mut self, error: Error) -> Result<(), Error> {
-        if self.moved + 1 >= self.endpoints.len() || error.kind().retry() != Retry::Always {
+        self.failed += 1;
+        if self.failed >= self.endpoints.len() || error.kind().retry() != Retry::Always {
             return Err(error);
         }
         if std::error::Error::source(&error).is_some_and(|cause| cause.is::<Elapsed>()) {
@@ -182,7 +184,9 @@ impl Attempts<'_> {
             return Err(error);
         }
         self.left -= 1;
-        self.moved += 1;
+        // One that failed a moment ago comes last. What closed a connection that was used before may well take a new one.
+        let n = self.endpoints.len();
+        self.at = (self.at + 1..=self.at + n).find(|at| !self.endpoints[at % n].is_suspect()).unwrap_or(self.at + 1);
         self.metrics.upstream_retries.inc();
         Ok(())
     }

@@ -182,6 +182,19 @@ async fn a_reused_connection_that_closes_costs_no_idempotent_request() {
 }
 
 #[tokio::test]
+async fn a_connection_that_closes_and_an_endpoint_that_is_dead_cost_no_request_together() {
+    // The first turn is by chance.
+    for _ in 0..8 {
+        let backend = stale().await;
+        let f = plane(&all_to(BackendProtocol::Http1, &[backend.address, nobody().await]));
+        for _ in 0..4 {
+            assert_eq!(f.send(get("/")).await.text(), "ok");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_is_not_idempotent_is_not_sent_twice() {
     let backend = stale().await;
     let f = plane(&h1(backend.address));
