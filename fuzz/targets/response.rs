@@ -76,18 +76,14 @@ impl Site {
             let serving = tokio::time::timeout(Duration::from_secs(10), self.plane.serve(inbound, request));
             let (head, mut body) = serving.await.expect("an answer in time").into_parts();
             let mut answer = Answer { status: head.status, headers: head.headers, body: Vec::new(), trailers: None, whole: true };
-            // What switches protocols has no body.
-            while head.status != StatusCode::SWITCHING_PROTOCOLS {
-                match tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("a frame in time") {
-                    None => break,
-                    Some(Err(_)) => {
+            while let Some(frame) = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("a frame in time") {
+                match frame.map(|frame| frame.into_data()) {
+                    Err(_) => {
                         answer.whole = false;
                         break;
                     }
-                    Some(Ok(frame)) => match frame.into_data() {
-                        Ok(data) => answer.body.extend_from_slice(&data),
-                        Err(frame) => answer.trailers = frame.into_trailers().ok(),
-                    },
+                    Ok(Ok(data)) => answer.body.extend_from_slice(&data),
+                    Ok(Err(frame)) => answer.trailers = frame.into_trailers().ok(),
                 }
             }
             answer
