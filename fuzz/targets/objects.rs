@@ -18,13 +18,13 @@ pub(crate) fn target(data: &[u8]) {
     for document in parsed.documents {
         let value = document.value.clone();
         let Ok(object) = Object::from_json(document.value) else { continue };
-        let named = object.object_ref();
-        assert_eq!(value.pointer("/metadata/name").and_then(Value::as_str), Some(&*named.name), "another name");
+        let named = object.object_ref().clone();
+        assert_eq!(value.pointer("/metadata/name").and_then(Value::as_str), Some(named.name()), "another name");
         match value.pointer("/metadata/namespace") {
             None | Some(Value::Null) => {}
             Some(namespace) => {
                 let namespace = namespace.as_str().expect("a namespace that is no text is refused");
-                assert!(namespace.is_empty() || named.namespace.is_empty() || namespace == named.namespace, "another namespace");
+                assert!(namespace.is_empty() || named.namespace().is_empty() || namespace == named.namespace(), "another namespace");
             }
         }
         objects += usize::from(builder.insert(object).is_ok());

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::files::{self, FileText, ReadError, Source};
 use super::manifest::{self, Place, Problem};
 use crate::gateway::id::{Kind, ObjectRef};
-use crate::gateway::snapshot::{Coverage, InvalidObject, Object, Options, Snapshot, SnapshotBuilder};
+use crate::gateway::snapshot::{Coverage, DuplicateObject, InvalidObject, Object, Options, Snapshot, SnapshotBuilder};
 
 /// What all sources hold. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -144,25 +144,34 @@ impl Manifests {
         for kind in complete {
             builder.set_coverage(*kind, Coverage::Complete);
         }
-        let mut places: BTreeMap<ObjectRef, &Place> = BTreeMap::new();
-        let mut problems = Vec::new();
+        let mut repeated = Vec::new();
         for (place, object) in self.all().flat_map(|f| &f.objects) {
-            match builder.insert(object.clone()) {
-                Ok(()) => {
-                    places.insert(object.object_ref(), place);
-                }
-                Err(error) => {
-                    let first = places.get(&error.0).map(|p| format!(", at {p}")).unwrap_or_default();
-                    problems.push(Problem { place: place.clone(), reason: format!("{error}{first}") });
-                }
+            if let Err(error) = builder.insert(object.clone()) {
+                repeated.push((place, error));
             }
         }
-        (builder.finish(), problems)
+        (builder.finish(), self.repeated(&repeated))
+    }
+
+    /// Objects that are given more than once, each with the place that counts.
+    fn repeated(&self, repeated: &[(&Place, DuplicateObject)]) -> Vec<Problem> {
+        if repeated.is_empty() {
+            return Vec::new();
+        }
+        let mut first: BTreeMap<&ObjectRef, &Place> = BTreeMap::new();
+        for (place, object) in self.all().flat_map(|f| &f.objects) {
+            first.entry(object.object_ref()).or_insert(place);
+        }
+        let problem = |(place, error): &(&Place, DuplicateObject)| {
+            let first = first.get(&error.0).map(|p| format!(", at {p}")).unwrap_or_default();
+            Problem { place: (*place).clone(), reason: format!("{error}{first}") }
+        };
+        repeated.iter().map(problem).collect()
     }
 
     /// Where an object was read.
     pub fn place(&self, object: &ObjectRef) -> Option<&Place> {
-        self.all().flat_map(|f| &f.objects).find(|(_, o)| o.object_ref() == *object).map(|(place, _)| place)
+        self.all().flat_map(|f| &f.objects).find(|(_, o)| o.object_ref() == object).map(|(place, _)| place)
     }
 
     fn all(&self) -> impl Iterator<Item = &FileObjects> {

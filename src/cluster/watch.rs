@@ -147,7 +147,7 @@ mod tests {
     fn names(manifests: &Manifests) -> Vec<String> {
         let (snapshot, _) = manifests.snapshot(Timestamp::UNIX_EPOCH, Options::default(), &[]);
         assert_eq!(snapshot.len(), snapshot.count(Kind::Service));
-        snapshot.services.keys().map(|k| k.name.clone()).collect()
+        snapshot.services.iter().map(|(id, _)| id.name().to_owned()).collect()
     }
 
     fn look(path: &Path) -> Look {

@@ -188,7 +188,7 @@ pub(crate) fn name(object: &ObjectRef) -> String {
     let group = object.kind.group();
     let kind = object.kind.as_str().to_ascii_lowercase();
     let dot = if group.is_empty() { "" } else { "." };
-    format!("{kind}{dot}{group}/{}", object.name)
+    format!("{kind}{dot}{group}/{}", object.name())
 }
 
 /// `1 error`, `2 errors`.

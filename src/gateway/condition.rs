@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -113,9 +114,9 @@ pub struct RouteStatus {
 #[serde(rename_all = "camelCase")]
 pub struct ParentStatus {
     /// The parentRef as the route writes it, with the defaults of the schema.
-    pub parent_ref: ParentRefStatus,
+    pub parent_ref: Arc<ParentRefStatus>,
     /// Ours.
-    pub controller_name: String,
+    pub controller_name: Arc<str>,
     /// Conditions towards this parent.
     pub conditions: Vec<Condition>,
 }

@@ -4,13 +4,14 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A hostname pattern, lower case, without port and without a trailing dot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Hostname(Box<str>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hostname(Arc<str>);
 
 /// Why a text is no hostname.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +102,8 @@ impl FromStr for Hostname {
         if text.len() > 253 {
             return Err(InvalidHostname::TooLong(text.chars().take(260).collect()));
         }
-        if text.parse::<std::net::IpAddr>().is_ok() {
+        // Only what has no other letters is worth the parsing.
+        if text.bytes().all(|b| b.is_ascii_hexdigit() || b == b':' || b == b'.') && text.parse::<std::net::IpAddr>().is_ok() {
             return Err(InvalidHostname::Address(text.to_owned()));
         }
         let name = text.strip_prefix("*.").unwrap_or(text);
@@ -114,24 +116,37 @@ impl FromStr for Hostname {
                 && b[b.len() - 1] != b'-'
         };
         if name.split('.').all(label) {
-            Ok(Self(text.to_ascii_lowercase().into_boxed_str()))
+            // Mostly it is lower case as it is.
+            Ok(Self(if text.bytes().any(|b| b.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }))
         } else {
             Err(InvalidHostname::Label(text.to_owned()))
         }
     }
 }
 
-impl TryFrom<String> for Hostname {
-    type Error = InvalidHostname;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
+impl Serialize for Hostname {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 
-impl From<Hostname> for String {
-    fn from(hostname: Hostname) -> Self {
-        hostname.0.into()
+impl<'de> Deserialize<'de> for Hostname {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = Hostname;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a hostname")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Hostname, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_str(Text)
     }
 }
 

@@ -1,9 +1,12 @@
 //! What names an object: its kind, namespace and name. Nothing here knows what the object contains.
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The kinds this product reads, writes or reports on.
 ///
@@ -106,37 +109,96 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Names one object. Reads as `httproute shop/web`, or `gatewayclass cloudflare-tunnel` without a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Names one object. Reads as `httproute shop/web`, or `gatewayclass cloudflare-tunnel` without a namespace. Made once and cloned
+/// often, so that clones share the text.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// The object's kind.
     pub kind: Kind,
-    /// The object's namespace; empty for a cluster-scoped kind.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    /// The object's name.
-    pub name: String,
+    /// Namespace and name, one after the other.
+    text: Arc<str>,
+    /// Bytes of the namespace.
+    split: usize,
 }
 
 impl ObjectRef {
     /// Names a namespaced object.
-    pub fn new(kind: Kind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { kind, namespace: namespace.into(), name: name.into() }
+    pub fn new(kind: Kind, namespace: impl AsRef<str>, name: impl AsRef<str>) -> Self {
+        let (namespace, name) = (namespace.as_ref(), name.as_ref());
+        let split = namespace.len();
+        let text = if namespace.is_empty() { Arc::from(name) } else { Arc::from([namespace, name].concat()) };
+        Self { kind, text, split }
     }
 
     /// Names a cluster-scoped object.
-    pub fn cluster(kind: Kind, name: impl Into<String>) -> Self {
+    pub fn cluster(kind: Kind, name: impl AsRef<str>) -> Self {
         Self::new(kind, "", name)
+    }
+
+    /// The object's namespace; empty for a cluster-scoped kind.
+    pub fn namespace(&self) -> &str {
+        &self.text[..self.split]
+    }
+
+    /// The object's name.
+    pub fn name(&self) -> &str {
+        &self.text[self.split..]
+    }
+
+    /// Its namespace and name, in the order of both.
+    pub fn key(&self) -> (&str, &str) {
+        self.text.split_at(self.split)
+    }
+}
+
+impl Ord for ObjectRef {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.kind.cmp(&other.kind).then_with(|| self.key().cmp(&other.key()))
+    }
+}
+
+impl PartialOrd for ObjectRef {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// As a document has it: `{"kind": "HTTPRoute", "namespace": "shop", "name": "web"}`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "ObjectRef")]
+struct Fields<'a> {
+    kind: Kind,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+impl Serialize for ObjectRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Fields { kind: self.kind, namespace: self.namespace().into(), name: self.name().into() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Fields { kind, namespace, name } = Fields::deserialize(deserializer)?;
+        Ok(Self::new(kind, namespace, name))
+    }
+}
+
+impl fmt::Debug for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectRef({self})")
     }
 }
 
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind.as_str().to_ascii_lowercase();
-        if self.namespace.is_empty() {
-            write!(f, "{kind} {}", self.name)
-        } else {
-            write!(f, "{kind} {}/{}", self.namespace, self.name)
+        match self.key() {
+            ("", name) => write!(f, "{kind} {name}"),
+            (namespace, name) => write!(f, "{kind} {namespace}/{name}"),
         }
     }
 }
@@ -165,5 +227,33 @@ impl FromStr for NamespacedName {
             }
             _ => Err(InvalidNamespacedName(text.to_owned())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_names_an_object_by_its_parts() {
+        for (object, json) in [
+            (ObjectRef::new(Kind::HttpRoute, "shop", "web"), r#"{"kind":"HTTPRoute","namespace":"shop","name":"web"}"#),
+            (ObjectRef::cluster(Kind::GatewayClass, "c"), r#"{"kind":"GatewayClass","name":"c"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&object).expect("JSON"), json);
+            assert_eq!(serde_json::from_str::<ObjectRef>(json).expect("an object"), object);
+            let value: serde_json::Value = serde_json::from_str(json).expect("JSON");
+            assert_eq!(serde_json::from_value::<ObjectRef>(value).expect("an object"), object);
+        }
+        let escaped: ObjectRef = serde_json::from_str(r#"{"kind":"Service","name":"\u0061"}"#).expect("an object");
+        assert_eq!(escaped, ObjectRef::cluster(Kind::Service, "a"));
+    }
+
+    #[test]
+    fn where_the_namespace_ends_makes_a_difference() {
+        let (short, long) = (ObjectRef::new(Kind::Service, "a", "bc"), ObjectRef::new(Kind::Service, "ab", "c"));
+        assert!(short != long && short < long);
+        assert_eq!((long.namespace(), long.name()), ("ab", "c"));
+        assert!(ObjectRef::new(Kind::Service, "ab", "c") > ObjectRef::new(Kind::Service, "a", "d"));
     }
 }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use http::uri::PathAndQuery;
-use serde::de::{SeqAccess, Visitor};
+use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::hostname::Hostname;
@@ -142,7 +143,7 @@ pub struct Rule {
 }
 
 /// One match of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Match {
     /// Of an HTTPRoute.
@@ -152,7 +153,7 @@ pub enum Match {
 }
 
 /// HTTPRoute match; all parts must hold.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpMatch {
     /// The path, before any query.
@@ -169,7 +170,7 @@ pub struct HttpMatch {
 }
 
 /// GRPCRoute match; all parts must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrpcMatch {
     /// Full service name such as `helloworld.Greeter`.
@@ -184,19 +185,19 @@ pub struct GrpcMatch {
 }
 
 /// How a path is compared. Bytes as sent: nothing is decoded or normalised.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PathMatch {
     /// The whole path.
-    Exact(String),
+    Exact(#[serde(deserialize_with = "shared")] Arc<str>),
     /// By path element: `/api` covers `/api` and `/api/x`, not `/apix`. A trailing slash is not significant.
-    Prefix(String),
+    Prefix(#[serde(deserialize_with = "shared")] Arc<str>),
     /// An expression (RE2 syntax) that must match the whole path.
-    Regex(String),
+    Regex(#[serde(deserialize_with = "shared")] Arc<str>),
 }
 
 /// A literal or an expression that must match the whole value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Text {
     /// Equal, case-sensitive.
@@ -206,7 +207,7 @@ pub enum Text {
 }
 
 /// A named value to compare: a header (name case-insensitive) or a query parameter (name case-sensitive).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ValueMatch {
     /// Name of the header or parameter.
@@ -341,7 +342,7 @@ pub enum Target {
 /// Names a backend within a document: `NAMESPACE/NAME:PORT/PROTOCOL`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct BackendKey(pub String);
+pub struct BackendKey(#[serde(deserialize_with = "shared")] pub Arc<str>);
 
 impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -375,6 +376,25 @@ pub enum BackendProtocol {
     Http1,
     /// HTTP/2 without TLS, prior knowledge (RFC 9113 §3.3).
     H2c,
+}
+
+/// Reads a text that will be shared, into its place at once.
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    struct Shared;
+
+    impl Visitor<'_> for Shared {
+        type Value = Arc<str>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Arc<str>, E> {
+            Ok(text.into())
+        }
+    }
+
+    deserializer.deserialize_str(Shared)
 }
 
 /// Reads a list that has one element more often than not: serde would make room for four in each, which is most of what a

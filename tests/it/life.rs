@@ -284,7 +284,7 @@ async fn configurations_swapped_under_load_lose_nothing() {
         for i in 0..40 {
             let mut config = routes(world.origin.addr, false);
             if i % 2 == 0 {
-                config.routes.retain(|r| r.object.name == "any");
+                config.routes.retain(|r| r.object.name() == "any");
             }
             world.plane.apply(&config).unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;

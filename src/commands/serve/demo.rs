@@ -45,8 +45,8 @@ impl DemoBackends {
     ) -> std::io::Result<()> {
         for backend in config.backends.values() {
             let port = ServicePort {
-                namespace: backend.object.namespace.clone(),
-                name: backend.object.name.clone(),
+                namespace: backend.object.namespace().to_owned(),
+                name: backend.object.name().to_owned(),
                 port: backend.port,
             };
             if given.contains_key(&port) || self.0.contains_key(&port) {

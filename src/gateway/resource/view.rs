@@ -10,7 +10,7 @@ use super::gateway_api::{gateway, grpc_route, http_route, listener_set, tcp_rout
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// A parentRef of a route.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the fields of the Gateway API type of the same name")]
 pub struct ParentRef<'a> {
     pub group: &'a str,

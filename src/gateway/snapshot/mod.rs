@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -26,34 +27,13 @@ use super::resource::{ExternalBackend, GatewayClassConfig, GatewayConfig};
 
 mod object;
 
+use self::object::Content;
 pub use self::object::{InvalidObject, Object};
 
 /// The controllerName of classes that are served over a tunnel.
 pub const TUNNEL_CONTROLLER: &str = "cf.k8s.lex.la/tunnel-controller";
 /// The controllerName of classes whose planes bind their listener ports.
 pub const DIRECT_CONTROLLER: &str = "cf.k8s.lex.la/direct-controller";
-
-/// Namespace and name; the namespace is empty for a cluster-scoped kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-}
-
-impl Key {
-    /// A namespaced key.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-impl From<&ObjectRef> for Key {
-    fn from(object: &ObjectRef) -> Self {
-        Self::new(object.namespace.clone(), object.name.clone())
-    }
-}
 
 /// How completely a kind was read. What is missing from a kind that is not complete is unknown, never "not found".
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +92,53 @@ impl Default for Options {
     }
 }
 
-type Objects<T> = BTreeMap<Key, Arc<T>>;
+/// The objects of one kind, by namespace and name. A sorted list: it is walked far more often than it is asked for one object,
+/// and made anew for each snapshot.
+pub struct Objects<T>(Vec<(ObjectRef, Arc<T>)>);
+
+impl<T> Objects<T> {
+    /// The object of this name; the namespace is empty for a cluster-scoped kind.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&T> {
+        let at = self.0.binary_search_by(|(id, _)| id.key().cmp(&(namespace, name))).ok()?;
+        self.0.get(at).map(|(_, object)| &**object)
+    }
+
+    /// Every object with what names it, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &T)> {
+        self.0.iter().map(|(id, object)| (id, &**object))
+    }
+
+    /// Every object, in order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|(_, object)| &**object)
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn sort(&mut self) {
+        self.0.sort_by(|(a, _), (b, _)| a.key().cmp(&b.key()));
+    }
+}
+
+impl<T> Clone for Objects<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Objects<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
 
 /// Everything a verdict depends on.
 #[derive(Clone)]
@@ -205,7 +231,9 @@ pub struct DuplicateObject(pub ObjectRef);
 /// Collects objects until a [`Snapshot`] is complete.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
+    /// Not sorted yet.
     snapshot: Snapshot,
+    given: HashSet<ObjectRef>,
 }
 
 impl SnapshotBuilder {
@@ -216,54 +244,57 @@ impl SnapshotBuilder {
                 now,
                 options,
                 coverage: BTreeMap::new(),
-                gateway_classes: BTreeMap::new(),
-                gateway_class_configs: BTreeMap::new(),
-                gateways: BTreeMap::new(),
-                gateway_configs: BTreeMap::new(),
-                listener_sets: BTreeMap::new(),
-                http_routes: BTreeMap::new(),
-                grpc_routes: BTreeMap::new(),
-                tls_routes: BTreeMap::new(),
-                tcp_routes: BTreeMap::new(),
-                udp_routes: BTreeMap::new(),
-                backend_tls_policies: BTreeMap::new(),
-                reference_grants: BTreeMap::new(),
-                external_backends: BTreeMap::new(),
-                namespaces: BTreeMap::new(),
-                services: BTreeMap::new(),
-                endpoint_slices: BTreeMap::new(),
-                secrets: BTreeMap::new(),
-                config_maps: BTreeMap::new(),
+                gateway_classes: Objects::default(),
+                gateway_class_configs: Objects::default(),
+                gateways: Objects::default(),
+                gateway_configs: Objects::default(),
+                listener_sets: Objects::default(),
+                http_routes: Objects::default(),
+                grpc_routes: Objects::default(),
+                tls_routes: Objects::default(),
+                tcp_routes: Objects::default(),
+                udp_routes: Objects::default(),
+                backend_tls_policies: Objects::default(),
+                reference_grants: Objects::default(),
+                external_backends: Objects::default(),
+                namespaces: Objects::default(),
+                services: Objects::default(),
+                endpoint_slices: Objects::default(),
+                secrets: Objects::default(),
+                config_maps: Objects::default(),
             },
+            given: HashSet::default(),
         }
     }
 
     /// Adds an object. One that is already there stays, and the second is reported.
     pub fn insert(&mut self, object: Object) -> Result<(), DuplicateObject> {
-        let id = object.object_ref();
-        let key = Key::from(&id);
+        let id = object.object_ref().clone();
+        if !self.given.insert(id.clone()) {
+            return Err(DuplicateObject(id));
+        }
         let s = &mut self.snapshot;
-        let added = match object {
-            Object::GatewayClass(o) => add(&mut s.gateway_classes, key, o),
-            Object::GatewayClassConfig(o) => add(&mut s.gateway_class_configs, key, o),
-            Object::Gateway(o) => add(&mut s.gateways, key, o),
-            Object::GatewayConfig(o) => add(&mut s.gateway_configs, key, o),
-            Object::ListenerSet(o) => add(&mut s.listener_sets, key, o),
-            Object::HttpRoute(o) => add(&mut s.http_routes, key, o),
-            Object::GrpcRoute(o) => add(&mut s.grpc_routes, key, o),
-            Object::TlsRoute(o) => add(&mut s.tls_routes, key, o),
-            Object::TcpRoute(o) => add(&mut s.tcp_routes, key, o),
-            Object::UdpRoute(o) => add(&mut s.udp_routes, key, o),
-            Object::BackendTlsPolicy(o) => add(&mut s.backend_tls_policies, key, o),
-            Object::ReferenceGrant(o) => add(&mut s.reference_grants, key, o),
-            Object::ExternalBackend(o) => add(&mut s.external_backends, key, o),
-            Object::Namespace(o) => add(&mut s.namespaces, key, o),
-            Object::Service(o) => add(&mut s.services, key, o),
-            Object::EndpointSlice(o) => add(&mut s.endpoint_slices, key, o),
-            Object::Secret(o) => add(&mut s.secrets, key, o),
-            Object::ConfigMap(o) => add(&mut s.config_maps, key, o),
-        };
-        if added { Ok(()) } else { Err(DuplicateObject(id)) }
+        match object.content {
+            Content::GatewayClass(o) => s.gateway_classes.0.push((id, o)),
+            Content::GatewayClassConfig(o) => s.gateway_class_configs.0.push((id, o)),
+            Content::Gateway(o) => s.gateways.0.push((id, o)),
+            Content::GatewayConfig(o) => s.gateway_configs.0.push((id, o)),
+            Content::ListenerSet(o) => s.listener_sets.0.push((id, o)),
+            Content::HttpRoute(o) => s.http_routes.0.push((id, o)),
+            Content::GrpcRoute(o) => s.grpc_routes.0.push((id, o)),
+            Content::TlsRoute(o) => s.tls_routes.0.push((id, o)),
+            Content::TcpRoute(o) => s.tcp_routes.0.push((id, o)),
+            Content::UdpRoute(o) => s.udp_routes.0.push((id, o)),
+            Content::BackendTlsPolicy(o) => s.backend_tls_policies.0.push((id, o)),
+            Content::ReferenceGrant(o) => s.reference_grants.0.push((id, o)),
+            Content::ExternalBackend(o) => s.external_backends.0.push((id, o)),
+            Content::Namespace(o) => s.namespaces.0.push((id, o)),
+            Content::Service(o) => s.services.0.push((id, o)),
+            Content::EndpointSlice(o) => s.endpoint_slices.0.push((id, o)),
+            Content::Secret(o) => s.secrets.0.push((id, o)),
+            Content::ConfigMap(o) => s.config_maps.0.push((id, o)),
+        }
+        Ok(())
     }
 
     /// Says how completely a kind was read. What is not said is decided by [`finish`](Self::finish).
@@ -277,6 +308,25 @@ impl SnapshotBuilder {
     /// Namespaces and Secrets are the exception: those that are not provided stay unknown, since folders rarely hold every
     /// Namespace that they use, and should not hold Secrets.
     pub fn finish(mut self) -> Snapshot {
+        let s = &mut self.snapshot;
+        s.gateway_classes.sort();
+        s.gateway_class_configs.sort();
+        s.gateways.sort();
+        s.gateway_configs.sort();
+        s.listener_sets.sort();
+        s.http_routes.sort();
+        s.grpc_routes.sort();
+        s.tls_routes.sort();
+        s.tcp_routes.sort();
+        s.udp_routes.sort();
+        s.backend_tls_policies.sort();
+        s.reference_grants.sort();
+        s.external_backends.sort();
+        s.namespaces.sort();
+        s.services.sort();
+        s.endpoint_slices.sort();
+        s.secrets.sort();
+        s.config_maps.sort();
         for kind in Kind::ALL {
             let partial = matches!(kind, Kind::Namespace | Kind::Secret);
             if !self.snapshot.coverage.contains_key(&kind) && !partial && self.snapshot.count(kind) > 0 {
@@ -284,16 +334,6 @@ impl SnapshotBuilder {
             }
         }
         self.snapshot
-    }
-}
-
-fn add<T>(objects: &mut Objects<T>, key: Key, object: Arc<T>) -> bool {
-    match objects.entry(key) {
-        std::collections::btree_map::Entry::Vacant(entry) => {
-            entry.insert(object);
-            true
-        }
-        std::collections::btree_map::Entry::Occupied(_) => false,
     }
 }
 

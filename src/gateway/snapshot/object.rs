@@ -21,10 +21,16 @@ use crate::gateway::resource::gateway_api::tls_route::TlsRoute;
 use crate::gateway::resource::gateway_api::udp_route::UdpRoute;
 use crate::gateway::resource::{ExternalBackend, GatewayClassConfig, GatewayConfig};
 
-/// An object of one of the kinds we read.
+/// An object of one of the kinds we read. Cheap to clone.
 #[derive(Clone)]
-#[expect(missing_docs, reason = "each variant is the Kubernetes kind of the same name")]
-pub enum Object {
+pub struct Object {
+    id: ObjectRef,
+    pub(super) content: Content,
+}
+
+/// What an object says, by its kind.
+#[derive(Clone)]
+pub(super) enum Content {
     GatewayClass(Arc<GatewayClass>),
     GatewayClassConfig(Arc<GatewayClassConfig>),
     Gateway(Arc<Gateway>),
@@ -101,16 +107,23 @@ impl Object {
         };
         value["apiVersion"] = Value::String(current_version(kind));
         fill_in(kind, &mut value);
-        Self::of_kind(kind, object, value)
+        Ok(Self { content: Content::read(&object, value)?, id: object })
     }
 
     /// What it is.
     pub fn kind(&self) -> Kind {
-        self.object_ref().kind
+        self.id.kind
     }
 
-    fn of_kind(kind: Kind, object: ObjectRef, value: Value) -> Result<Self, InvalidObject> {
-        Ok(match kind {
+    /// Its kind, namespace and name.
+    pub fn object_ref(&self) -> &ObjectRef {
+        &self.id
+    }
+}
+
+impl Content {
+    fn read(object: &ObjectRef, value: Value) -> Result<Self, InvalidObject> {
+        Ok(match object.kind {
             Kind::GatewayClass => Self::GatewayClass(read(object, value)?),
             Kind::GatewayClassConfig => Self::GatewayClassConfig(read(object, value)?),
             Kind::Gateway => Self::Gateway(read(object, value)?),
@@ -131,38 +144,12 @@ impl Object {
             Kind::ConfigMap => Self::ConfigMap(read(object, value)?),
         })
     }
-
-    /// Its kind, namespace and name.
-    pub fn object_ref(&self) -> ObjectRef {
-        let (kind, meta) = match self {
-            Self::GatewayClass(o) => (Kind::GatewayClass, &o.metadata),
-            Self::GatewayClassConfig(o) => (Kind::GatewayClassConfig, &o.metadata),
-            Self::Gateway(o) => (Kind::Gateway, &o.metadata),
-            Self::GatewayConfig(o) => (Kind::GatewayConfig, &o.metadata),
-            Self::ListenerSet(o) => (Kind::ListenerSet, &o.metadata),
-            Self::HttpRoute(o) => (Kind::HttpRoute, &o.metadata),
-            Self::GrpcRoute(o) => (Kind::GrpcRoute, &o.metadata),
-            Self::TlsRoute(o) => (Kind::TlsRoute, &o.metadata),
-            Self::TcpRoute(o) => (Kind::TcpRoute, &o.metadata),
-            Self::UdpRoute(o) => (Kind::UdpRoute, &o.metadata),
-            Self::BackendTlsPolicy(o) => (Kind::BackendTlsPolicy, &o.metadata),
-            Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.metadata),
-            Self::ExternalBackend(o) => (Kind::ExternalBackend, &o.metadata),
-            Self::Namespace(o) => (Kind::Namespace, &o.metadata),
-            Self::Service(o) => (Kind::Service, &o.metadata),
-            Self::EndpointSlice(o) => (Kind::EndpointSlice, &o.metadata),
-            Self::Secret(o) => (Kind::Secret, &o.metadata),
-            Self::ConfigMap(o) => (Kind::ConfigMap, &o.metadata),
-        };
-        let name = meta.name.clone().unwrap_or_default();
-        ObjectRef::new(kind, meta.namespace.clone().unwrap_or_default(), name)
-    }
 }
 
 /// Names the object and shows nothing of its content, which may be a Secret's.
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Object({})", self.object_ref())
+        write!(f, "Object({})", self.id)
     }
 }
 
@@ -223,7 +210,7 @@ fn fill_in(kind: Kind, value: &mut Value) {
     }
 }
 
-fn read<T: DeserializeOwned>(object: ObjectRef, mut value: Value) -> Result<Arc<T>, InvalidObject> {
+fn read<T: DeserializeOwned>(object: &ObjectRef, mut value: Value) -> Result<Arc<T>, InvalidObject> {
     // Where an object does not fit is followed only for one that does not: it takes far more code and time.
     if let Ok(read) = T::deserialize(&value) {
         return Ok(Arc::new(read));
@@ -249,7 +236,7 @@ fn read<T: DeserializeOwned>(object: ObjectRef, mut value: Value) -> Result<Arc<
     } else {
         error.into_inner().to_string()
     };
-    Err(InvalidObject::Malformed { object, path, reason })
+    Err(InvalidObject::Malformed { object: object.clone(), path, reason })
 }
 
 #[cfg(test)]
@@ -344,6 +331,6 @@ mod tests {
     fn an_object_without_a_namespace_is_in_default() {
         let value = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}});
         let object = Object::from_json(value).expect("a service");
-        assert_eq!(object.object_ref(), ObjectRef::new(Kind::Service, "default", "web"));
+        assert_eq!(*object.object_ref(), ObjectRef::new(Kind::Service, "default", "web"));
     }
 }

@@ -61,7 +61,7 @@ fn resolve(ctx: &mut Ctx<'_>, topology: &Topology<'_>, id: &ObjectRef, index: us
             return None;
         }
     };
-    let namespace = reference.namespace.unwrap_or(&id.namespace);
+    let namespace = reference.namespace.unwrap_or_else(|| id.namespace());
     let found = topology.by_name.get(&(kind, namespace, reference.name)).copied();
     if found.is_none() && !topology.foreign.contains(&(kind, namespace, reference.name)) {
         let parent = ObjectRef::new(kind, namespace, reference.name);
@@ -91,8 +91,8 @@ fn listeners(ctx: &mut Ctx<'_>, topology: &Topology<'_>, route: &Candidate<'_>, 
         let view = &topology.listeners[*at].view;
         reference.section_name.is_none_or(|name| name == view.name) && reference.port.is_none_or(|port| port == view.port)
     });
-    let named: Vec<usize> = named.collect();
-    if named.is_empty() {
+    let mut named = named.peekable();
+    if named.peek().is_none() {
         let wanted = match (reference.section_name, reference.port) {
             (Some(name), Some(port)) => format!(" named {name} on port {port}"),
             (Some(name), None) => format!(" named {name}"),
@@ -120,12 +120,12 @@ fn listeners(ctx: &mut Ctx<'_>, topology: &Topology<'_>, route: &Candidate<'_>, 
             (Code::NoMatchingListenerHostname, format!("no hostname of the route is covered by a listener of {parent}"))
         }
         Reached::UnknownNamespace => {
-            let namespace = &route.id.namespace;
+            let namespace = route.id.namespace();
             let message = format!("cannot tell whether {parent} takes it: the labels of namespace {namespace} are not known");
             (Code::RouteNamespaceUnknown, message)
         }
         Reached::Accepted => {
-            let message = format!("no listener of {parent} takes routes of namespace {}", route.id.namespace);
+            let message = format!("no listener of {parent} takes routes of namespace {}", route.id.namespace());
             (Code::NotAllowedByListeners, message)
         }
         Reached::Kind if !SERVED.contains(&route.id.kind) => {
@@ -152,7 +152,7 @@ fn reach(ctx: &Ctx<'_>, topology: &Topology<'_>, route: &Candidate<'_>, listener
         return Reached::Kind;
     }
     let owner = topology.sources[listener.source].namespace;
-    match admits(ctx, &listener.opens, owner, &route.id.namespace) {
+    match admits(ctx, &listener.opens, owner, route.id.namespace()) {
         Some(true) => {}
         Some(false) => return Reached::Accepted,
         None => return Reached::UnknownNamespace,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use k8s_openapi::api::core::v1::{Service, ServicePort as Port};
 
 use super::ctx::{Ctx, name, namespace};
@@ -16,7 +17,7 @@ use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::ir::{self, BackendKey, BackendProtocol, RouteKind};
 use crate::gateway::resource::gateway_api::backend_tls_policy::BackendTlsPolicy;
 use crate::gateway::resource::view::BackendRef;
-use crate::gateway::snapshot::{Key, ServicePort, Snapshot};
+use crate::gateway::snapshot::{ServicePort, Snapshot};
 
 /// What a backendRef leads to.
 #[derive(Clone)]
@@ -29,6 +30,8 @@ pub(super) enum Outcome {
 
 /// A backend that can be served.
 pub(super) struct Usable {
+    /// Tells it from the others.
+    pub(super) number: usize,
     pub(super) key: BackendKey,
     pub(super) backend: ir::Backend,
     pub(super) note: Option<(Code, String)>,
@@ -39,7 +42,7 @@ pub(super) struct Backends<'s> {
     endpoints: Endpoints<'s>,
     /// BackendTLSPolicies by the Service that they target.
     policies: BTreeMap<(&'s str, &'s str), Vec<Target<'s>>>,
-    resolved: BTreeMap<(&'s str, &'s str, u16, RouteKind), Outcome>,
+    resolved: HashMap<(&'s str, &'s str, u16, RouteKind), Outcome>,
 }
 
 struct Target<'s> {
@@ -58,7 +61,7 @@ impl<'s> Backends<'s> {
                 policies.entry((namespace(&policy.metadata), &target.name)).or_default().push(target_of);
             }
         }
-        Self { endpoints: Endpoints::new(snapshot), policies, resolved: BTreeMap::new() }
+        Self { endpoints: Endpoints::new(snapshot), policies, resolved: HashMap::default() }
     }
 
     /// Resolves a reference from a route.
@@ -66,17 +69,17 @@ impl<'s> Backends<'s> {
         &mut self,
         ctx: &mut Ctx<'s>,
         grants: &Grants<'s>,
-        route: (RouteKind, &ObjectRef),
+        route: (RouteKind, &'s ObjectRef),
         reference: &BackendRef<'s>,
     ) -> Outcome {
         let (kind, route) = route;
-        let to_namespace = reference.namespace.unwrap_or(&route.namespace);
-        let from = Referrer { kind: route.kind.as_str(), namespace: &route.namespace };
+        let to_namespace = reference.namespace.unwrap_or_else(|| route.namespace());
+        let from = Referrer { kind: route.kind.as_str(), namespace: route.namespace() };
         let to =
             To { group: reference.group, kind: reference.kind, namespace: to_namespace, name: reference.name, lenient: true };
         if !grants.permit(from, to) {
             let kind = reference.kind.to_ascii_lowercase();
-            let wanted = format!("lets namespace {} use {kind} {to_namespace}/{}", route.namespace, reference.name);
+            let wanted = format!("lets namespace {} use {kind} {to_namespace}/{}", route.namespace(), reference.name);
             return if ctx.cannot_read(Kind::ReferenceGrant) {
                 Outcome::Unusable(Code::BackendUnknown, format!("cannot tell whether a ReferenceGrant {wanted}"))
             } else {
@@ -101,24 +104,22 @@ impl<'s> Backends<'s> {
         self.service(ctx, kind, to_namespace, reference.name, port)
     }
 
-    fn service(&mut self, ctx: &mut Ctx<'s>, kind: RouteKind, namespace: &str, service: &str, port: u16) -> Outcome {
-        if let Some(outcome) = self.resolved.get(&(namespace, service, port, kind)) {
+    fn service(&mut self, ctx: &mut Ctx<'s>, kind: RouteKind, namespace: &'s str, service: &'s str, port: u16) -> Outcome {
+        let key = (namespace, service, port, kind);
+        if let Some(outcome) = self.resolved.get(&key) {
             return outcome.clone();
         }
         let outcome = self.look_up(ctx, kind, namespace, service, port);
-        // Only what the snapshot names can be a key for as long as it lives; the rest is rare and cheap to judge again.
-        if let Some((key, _)) = ctx.snapshot.services.get_key_value(&Key::new(namespace, service)) {
-            self.resolved.insert((&key.namespace, &key.name, port, kind), outcome.clone());
-        }
+        self.resolved.insert(key, outcome.clone());
         outcome
     }
 
     fn look_up(&mut self, ctx: &mut Ctx<'s>, kind: RouteKind, namespace: &str, service: &str, port: u16) -> Outcome {
         let snapshot = ctx.snapshot;
         let given = given_by_hand(snapshot, namespace, service, port);
-        let Some(object) = snapshot.services.get(&Key::new(namespace, service)) else {
+        let Some(object) = snapshot.services.get(namespace, service) else {
             return match given {
-                Some(endpoints) => usable(kind, (namespace, service, port), None, endpoints),
+                Some(endpoints) => self.usable(kind, (namespace, service, port), None, endpoints),
                 None if snapshot.is_complete(Kind::Service) => {
                     Outcome::Unusable(Code::BackendNotFound, format!("there is no service {namespace}/{service}"))
                 }
@@ -158,7 +159,7 @@ impl<'s> Backends<'s> {
             (None, Some(port)) => self.endpoints.of(ctx, (namespace, service), port),
             (None, None) => Vec::new(),
         };
-        usable(kind, (namespace, service, port), app_protocol, endpoints)
+        self.usable(kind, (namespace, service, port), app_protocol, endpoints)
     }
 
     /// The policy that covers a port of a Service, if any. One that names a section covers the port of that name; when no port
@@ -169,6 +170,28 @@ impl<'s> Backends<'s> {
         let ports = || service.spec.iter().flat_map(|s| s.ports.iter().flatten());
         let covers = |section: &str| name == Some(section) || !ports().any(|p| p.name.as_deref() == Some(section));
         targets.iter().find(|t| t.section.is_none_or(covers)).map(|t| t.policy)
+    }
+
+    /// The protocol by `appProtocol` (X33; S3 "Backend Protocol", "gRPC backends and appProtocol").
+    fn usable(&self, kind: RouteKind, at: (&str, &str, u16), app_protocol: Option<&str>, endpoints: Vec<SocketAddr>) -> Outcome {
+        let (namespace, service, port) = at;
+        let (protocol, note) = match (kind, app_protocol) {
+            (RouteKind::Grpc, _) | (_, Some("kubernetes.io/h2c" | "grpc" | "http2")) => (BackendProtocol::H2c, None),
+            (_, None | Some("http" | "kubernetes.io/ws")) => (BackendProtocol::Http1, None),
+            (_, Some(other)) => {
+                let message =
+                    format!("port {port} of service {namespace}/{service} has the unknown appProtocol {other}; HTTP/1.1 is used");
+                (BackendProtocol::Http1, Some((Code::BackendProtocolUnknown, message)))
+            }
+        };
+        let suffix = match protocol {
+            BackendProtocol::Http1 => "http1",
+            BackendProtocol::H2c => "h2c",
+        };
+        let key = BackendKey(format!("{namespace}/{service}:{port}/{suffix}").into());
+        let object = ObjectRef::new(Kind::Service, namespace, service);
+        let websocket = app_protocol == Some("kubernetes.io/ws");
+        Outcome::Usable(Arc::new(Usable { number: self.resolved.len(), key, backend: ir::Backend { object, port, protocol, websocket, endpoints }, note }))
     }
 }
 
@@ -182,25 +205,4 @@ fn given_by_hand(snapshot: &Snapshot, namespace: &str, name: &str, port: u16) ->
     endpoints.sort_unstable();
     endpoints.dedup();
     Some(endpoints)
-}
-
-/// The protocol by `appProtocol` (X33; S3 "Backend Protocol", "gRPC backends and appProtocol").
-fn usable(kind: RouteKind, at: (&str, &str, u16), app_protocol: Option<&str>, endpoints: Vec<SocketAddr>) -> Outcome {
-    let (namespace, service, port) = at;
-    let (protocol, note) = match (kind, app_protocol) {
-        (RouteKind::Grpc, _) | (_, Some("kubernetes.io/h2c" | "grpc" | "http2")) => (BackendProtocol::H2c, None),
-        (_, None | Some("http" | "kubernetes.io/ws")) => (BackendProtocol::Http1, None),
-        (_, Some(other)) => {
-            let message =
-                format!("port {port} of service {namespace}/{service} has the unknown appProtocol {other}; HTTP/1.1 is used");
-            (BackendProtocol::Http1, Some((Code::BackendProtocolUnknown, message)))
-        }
-    };
-    let key = match protocol {
-        BackendProtocol::Http1 => BackendKey(format!("{namespace}/{service}:{port}/http1")),
-        BackendProtocol::H2c => BackendKey(format!("{namespace}/{service}:{port}/h2c")),
-    };
-    let object = ObjectRef::new(Kind::Service, namespace, service);
-    let websocket = app_protocol == Some("kubernetes.io/ws");
-    Outcome::Usable(Arc::new(Usable { key, backend: ir::Backend { object, port, protocol, websocket, endpoints }, note }))
 }

@@ -7,7 +7,7 @@ use crate::gateway::finding::Code;
 use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::resource::gateway_api::gateway_class::GatewayClass;
 use crate::gateway::resource::{GatewayClassConfigSpec, Planes};
-use crate::gateway::snapshot::{Coverage, DIRECT_CONTROLLER, Key};
+use crate::gateway::snapshot::{Coverage, DIRECT_CONTROLLER};
 
 /// What a GatewayClass is to us.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ fn judge<'s>(ctx: &mut Ctx<'s>, class: &'s GatewayClass) -> Class<'s> {
         return Class::Refused;
     }
     let snapshot = ctx.snapshot;
-    match snapshot.gateway_class_configs.get(&Key::new("", parameters.name.as_str())) {
+    match snapshot.gateway_class_configs.get("", &parameters.name) {
         Some(config) => accepted(&config.spec),
         None if *snapshot.coverage(Kind::GatewayClassConfig) == Coverage::Complete => {
             let message = format!("there is no gatewayclassconfig {}", parameters.name);

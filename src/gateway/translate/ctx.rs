@@ -1,7 +1,9 @@
 //! What every pass shares: the snapshot, the findings so far, and which planes depend on something unread. No decisions here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use foldhash::HashSet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -19,11 +21,13 @@ pub(super) struct Ctx<'s> {
     pub(super) unread: BTreeMap<PlaneId, BTreeSet<Kind>>,
     /// Expressions that were compiled: rules repeat them, and it is the most expensive thing that is asked of a match.
     patterns: BTreeMap<String, Option<InvalidPattern>>,
+    /// Texts that many rules repeat, such as `/`.
+    texts: HashSet<Arc<str>>,
 }
 
 impl<'s> Ctx<'s> {
     pub(super) fn new(snapshot: &'s Snapshot) -> Self {
-        Self { snapshot, findings: Vec::new(), unread: BTreeMap::new(), patterns: BTreeMap::new() }
+        Self { snapshot, findings: Vec::new(), unread: BTreeMap::new(), patterns: BTreeMap::new(), texts: HashSet::default() }
     }
 
     /// Reports something about a whole object.
@@ -41,6 +45,16 @@ impl<'s> Ctx<'s> {
         message: impl Into<String>,
     ) {
         self.findings.push(Finding::new(code, object, field, message).scope(scope));
+    }
+
+    /// A text, shared with those who have asked for the same.
+    pub(super) fn text(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = text.into();
+        self.texts.insert(Arc::clone(&shared));
+        shared
     }
 
     /// Why an expression cannot be used, if it cannot.

@@ -1,6 +1,5 @@
 //! Endpoints of a Service's port, from its EndpointSlices (X33).
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::ServicePort;
@@ -15,24 +14,29 @@ use crate::gateway::snapshot::Snapshot;
 /// The label that says which Service a slice is of.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Every slice, by the Service that it is of.
-pub(super) struct Endpoints<'s>(BTreeMap<(&'s str, &'s str), Vec<&'s EndpointSlice>>);
+/// Every slice, sorted by the Service that it is of.
+pub(super) struct Endpoints<'s>(Vec<(Service<'s>, &'s EndpointSlice)>);
+
+/// Namespace and name.
+type Service<'a> = (&'a str, &'a str);
 
 impl<'s> Endpoints<'s> {
     pub(super) fn new(snapshot: &'s Snapshot) -> Self {
-        let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
-        for slice in snapshot.endpoint_slices.values().filter(|s| s.address_type != "FQDN") {
-            if let Some(service) = slice.metadata.labels.as_ref().and_then(|l| l.get(SERVICE_NAME)) {
-                slices.entry((namespace(&slice.metadata), service)).or_default().push(slice);
-            }
-        }
+        let dialed = snapshot.endpoint_slices.iter().filter(|(_, slice)| slice.address_type != "FQDN");
+        let labelled = dialed.filter_map(|(id, slice)| {
+            let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+            Some(((id.namespace(), service.as_str()), slice))
+        });
+        let mut slices: Vec<_> = labelled.collect();
+        slices.sort_by_key(|(service, _)| *service);
         Self(slices)
     }
 
     /// Ready endpoints of a port, sorted, without duplicates; where none is ready, those that still serve while they terminate.
-    pub(super) fn of(&self, ctx: &mut Ctx<'s>, service: (&str, &str), port: &ServicePort) -> Vec<SocketAddr> {
+    pub(super) fn of(&self, ctx: &mut Ctx<'s>, service: Service<'_>, port: &ServicePort) -> Vec<SocketAddr> {
         let (mut ready, mut draining) = (Vec::new(), Vec::new());
-        for slice in self.0.get(&service).into_iter().flatten() {
+        let first = self.0.partition_point(|(of, _)| *of < service);
+        for (_, slice) in self.0[first..].iter().take_while(|(of, _)| *of == service) {
             let Some(number) = port_in(slice, port) else { continue };
             for (index, endpoint) in slice.endpoints.iter().enumerate() {
                 let conditions = endpoint.conditions.as_ref();

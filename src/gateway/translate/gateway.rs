@@ -6,12 +6,12 @@ use k8s_openapi::api::core::v1::Secret;
 
 use super::PlaneId;
 use super::class::Class;
-use super::ctx::{Ctx, name, namespace};
+use super::ctx::Ctx;
 use crate::gateway::finding::Code;
 use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::resource::gateway_api::gateway::{Gateway, GatewayDefaultScope};
 use crate::gateway::resource::{ListenMode, Planes};
-use crate::gateway::snapshot::{Coverage, Key};
+use crate::gateway::snapshot::Coverage;
 use crate::gateway::token::TunnelToken;
 
 /// A Gateway of ours.
@@ -44,9 +44,8 @@ pub(super) struct Gateways<'s> {
 pub(super) fn gateways<'s>(ctx: &mut Ctx<'s>, classes: &BTreeMap<&'s str, Class<'s>>) -> Gateways<'s> {
     let mut all = Gateways { ours: Vec::new(), foreign: Vec::new() };
     let snapshot = ctx.snapshot;
-    for gateway in snapshot.gateways.values() {
-        let key = (namespace(&gateway.metadata), name(&gateway.metadata));
-        let id = ObjectRef::new(Kind::Gateway, key.0, key.1);
+    for (id, gateway) in snapshot.gateways.iter() {
+        let (key, id) = (id.key(), id.clone());
         match class_of(ctx, classes, gateway, &id) {
             Class::Foreign => all.foreign.push(key),
             Class::Refused => {
@@ -88,7 +87,7 @@ fn plane_of(ctx: &Ctx<'_>, gateway: &Gateway, id: &ObjectRef, planes: Planes) ->
     if ctx.snapshot.options.single_plane {
         PlaneId::Local
     } else if dedicated {
-        PlaneId::Gateway { namespace: id.namespace.clone(), name: id.name.clone() }
+        PlaneId::Gateway { namespace: id.namespace().to_owned(), name: id.name().to_owned() }
     } else {
         PlaneId::Class(gateway.spec.gateway_class_name.clone())
     }
@@ -132,12 +131,12 @@ fn parameters(ctx: &mut Ctx<'_>, gateway: &Gateway, id: &ObjectRef, plane: &Plan
         return unusable(ctx, id, field, format!("{} is no GatewayConfig of cf.k8s.lex.la", reference.kind));
     }
     let snapshot = ctx.snapshot;
-    let Some(config) = snapshot.gateway_configs.get(&Key::new(id.namespace.as_str(), name.as_str())) else {
+    let Some(config) = snapshot.gateway_configs.get(id.namespace(), name) else {
         if *snapshot.coverage(Kind::GatewayConfig) == Coverage::Complete {
-            return unusable(ctx, id, field, format!("there is no gatewayconfig {}/{name}", id.namespace));
+            return unusable(ctx, id, field, format!("there is no gatewayconfig {}/{name}", id.namespace()));
         }
         ctx.depends(plane, Kind::GatewayConfig);
-        let message = format!("cannot tell whether gatewayconfig {}/{name} exists", id.namespace);
+        let message = format!("cannot tell whether gatewayconfig {}/{name} exists", id.namespace());
         ctx.report(Code::GatewayParametersUnknown, id, field, message);
         return Ok(Some(None));
     };
@@ -149,9 +148,9 @@ fn parameters(ctx: &mut Ctx<'_>, gateway: &Gateway, id: &ObjectRef, plane: &Plan
         return unusable(ctx, id, field, format!("gatewayconfig {name} has no tunnelTokenSecretRef"));
     };
     let key = token.key.as_deref().unwrap_or("tunnel-token");
-    let Some(secret) = snapshot.secrets.get(&Key::new(id.namespace.as_str(), token.name.as_str())) else {
+    let Some(secret) = snapshot.secrets.get(id.namespace(), &token.name) else {
         if snapshot.is_complete(Kind::Secret) {
-            return unusable(ctx, id, field, format!("there is no secret {}/{}", id.namespace, token.name));
+            return unusable(ctx, id, field, format!("there is no secret {}/{}", id.namespace(), token.name));
         }
         ctx.depends(plane, Kind::Secret);
         return Ok(Some(None));
@@ -159,7 +158,7 @@ fn parameters(ctx: &mut Ctx<'_>, gateway: &Gateway, id: &ObjectRef, plane: &Plan
     match tunnel_of(secret, key) {
         Ok(tunnel) => Ok(Some(Some(tunnel))),
         // The reason names fields of a token, never its content.
-        Err(reason) => unusable(ctx, id, field, format!("key {key} of secret {}/{}: {reason}", id.namespace, token.name)),
+        Err(reason) => unusable(ctx, id, field, format!("key {key} of secret {}/{}: {reason}", id.namespace(), token.name)),
     }
 }
 

@@ -18,15 +18,18 @@ use crate::gateway::resource::gateway_api::http_route::{
 pub(super) fn rules<'s>(rules: &mut Rules<'_, 's>, spec: &'s HttpRouteSpec) {
     match spec.rules.as_deref().filter(|r| !r.is_empty()) {
         Some(all) => all.iter().enumerate().for_each(|(index, rule)| add(rules, index, rule)),
-        None => rules.add(Draft {
-            index: 0,
-            name: None,
-            matches: Some(vec![everything()]),
-            filters: Vec::new(),
-            backends: Vec::new(),
-            prefix_only: true,
-            response_timeout_ms: None,
-        }),
+        None => {
+            let matches = Some(vec![everything(rules)]);
+            rules.add(Draft {
+                index: 0,
+                name: None,
+                matches,
+                filters: Vec::new(),
+                backends: Vec::new(),
+                prefix_only: true,
+                response_timeout_ms: None,
+            });
+        }
     }
 }
 
@@ -59,14 +62,14 @@ fn add<'s>(rules: &mut Rules<'_, 's>, index: usize, rule: &'s HttpRouteRules) {
     });
 }
 
-fn everything() -> Match {
-    let path = PathMatch::Prefix("/".to_owned());
+fn everything(rules: &mut Rules<'_, '_>) -> Match {
+    let path = PathMatch::Prefix(rules.ctx.text("/"));
     Match::Http(HttpMatch { path, method: None, headers: Vec::new(), query: Vec::new() })
 }
 
 fn matches(rules: &mut Rules<'_, '_>, rule: usize, all: &[HttpRouteRulesMatches]) -> Option<Vec<Match>> {
     if all.is_empty() {
-        return Some(vec![everything()]);
+        return Some(vec![everything(rules)]);
     }
     let built: Vec<Option<Match>> = all.iter().enumerate().map(|(at, m)| one(rules, rule, at, m)).collect();
     built.into_iter().collect()
@@ -100,15 +103,15 @@ fn path(
 ) -> Option<PathMatch> {
     let field = format_args!("{field}.path.value");
     if r#type == HttpRouteRulesMatchesPathType::RegularExpression {
-        return rules.pattern_compiles(rule, field, value).then(|| PathMatch::Regex(value.to_owned()));
+        return rules.pattern_compiles(rule, field, value).then(|| PathMatch::Regex(value.into()));
     }
     if let Some(problem) = path_problem(value) {
         rules.report(Code::MatchInvalid, rule, field, format!("rule {rule} is dropped: path {value:?} {problem}"));
         return None;
     }
     Some(match r#type {
-        HttpRouteRulesMatchesPathType::Exact => PathMatch::Exact(value.to_owned()),
-        _ => PathMatch::Prefix(value.to_owned()),
+        HttpRouteRulesMatchesPathType::Exact => PathMatch::Exact(rules.ctx.text(value)),
+        _ => PathMatch::Prefix(rules.ctx.text(value)),
     })
 }
 

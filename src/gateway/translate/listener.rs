@@ -16,7 +16,7 @@ use crate::gateway::hostname::Hostname;
 use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::ir::ListenerProtocol;
 use crate::gateway::resource::view::{self, FromNamespaces, GATEWAY_GROUP};
-use crate::gateway::snapshot::{Coverage, Key};
+use crate::gateway::snapshot::Coverage;
 
 /// All that routes can attach to.
 pub(super) struct Topology<'s> {
@@ -265,7 +265,7 @@ fn certificates<'s>(ctx: &mut Ctx<'s>, grants: &Grants<'s>, source: &Source<'s>,
 }
 
 fn secret_problem(ctx: &Ctx<'_>, namespace: &str, name: &str) -> Option<(Code, String)> {
-    let Some(secret) = ctx.snapshot.secrets.get(&Key::new(namespace, name)) else {
+    let Some(secret) = ctx.snapshot.secrets.get(namespace, name) else {
         return Some(if *ctx.snapshot.coverage(Kind::Secret) == Coverage::Complete {
             (Code::CertificateInvalid, format!("there is no secret {namespace}/{name}"))
         } else {

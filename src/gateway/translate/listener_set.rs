@@ -11,7 +11,6 @@ use crate::gateway::finding::Code;
 use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::resource::gateway_api::listener_set::ListenerSet;
 use crate::gateway::resource::view::{self, GATEWAY_GROUP};
-use crate::gateway::snapshot::Key;
 
 /// ListenerSets by the Gateway of ours that they name (index), in the order of precedence: older first, then namespace and name.
 pub(super) type ByGateway<'s> = BTreeMap<usize, Vec<&'s ListenerSet>>;
@@ -41,7 +40,7 @@ pub(super) fn by_gateway<'s>(ctx: &mut Ctx<'s>, topology: &mut Topology<'s>) -> 
         if !is_gateway {
             let kind = parent.kind.as_deref().unwrap_or("Gateway");
             ctx.report(Code::ParentKindForeign, &id, "spec.parentRef", format!("a {kind} is no parent that we serve"));
-        } else if !snapshot.gateways.contains_key(&Key::new(parent_namespace, parent.name.as_str())) {
+        } else if snapshot.gateways.get(parent_namespace, &parent.name).is_none() {
             let message = format!("there is no gateway {parent_namespace}/{}", parent.name);
             ctx.report(Code::ListenerSetParentNotFound, &id, "spec.parentRef", message);
         }
@@ -85,7 +84,7 @@ pub(super) fn join<'s>(
 
 /// The name of a source that is a ListenerSet, as long as the snapshot lives.
 pub(super) fn name_of<'s>(ctx: &Ctx<'s>, source: &Source<'s>) -> &'s str {
-    let set = ctx.snapshot.listener_sets.get(&Key::from(&source.id));
+    let set = ctx.snapshot.listener_sets.get(source.namespace, source.id.name());
     set.map_or("", |set| name(&set.metadata))
 }
 
@@ -99,17 +98,17 @@ fn refused(ctx: &mut Ctx<'_>, topology: &Topology<'_>, gateway: usize, id: &Obje
     }
     let (from, selector) = view::allowed_listeners(&gw.object.spec);
     let opens = opens(from, selector.as_ref()).unwrap_or(Opens::None);
-    match admits(ctx, &opens, namespace(&gw.object.metadata), &id.namespace) {
+    match admits(ctx, &opens, namespace(&gw.object.metadata), id.namespace()) {
         Some(true) => None,
         Some(false) => {
-            let message = format!("{} takes no ListenerSets of namespace {}", gw.id, id.namespace);
+            let message = format!("{} takes no ListenerSets of namespace {}", gw.id, id.namespace());
             ctx.report(Code::ListenerSetNotAllowed, id, field, message);
             Some(Refusal::Unserved)
         }
         None => {
             ctx.depends(&gw.plane, Kind::Namespace);
             let message =
-                format!("cannot tell whether {} takes it: the labels of namespace {} are not known", gw.id, id.namespace);
+                format!("cannot tell whether {} takes it: the labels of namespace {} are not known", gw.id, id.namespace());
             ctx.report(Code::ListenerSetNamespaceUnknown, id, field, message);
             Some(Refusal::Pending)
         }

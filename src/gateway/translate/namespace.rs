@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::ctx::Ctx;
 use crate::gateway::id::Kind;
 use crate::gateway::resource::view::{FromNamespaces, Selector};
-use crate::gateway::snapshot::Key;
 
 /// The label that every namespace has, with its name (KEP-2161).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -60,7 +59,7 @@ pub(super) fn admits(ctx: &Ctx<'_>, opens: &Opens<'_>, owner: &str, namespace: &
 }
 
 fn selects(ctx: &Ctx<'_>, requirements: &[Requirement<'_>], namespace: &str) -> Option<bool> {
-    let object = ctx.snapshot.namespaces.get(&Key::new("", namespace));
+    let object = ctx.snapshot.namespaces.get("", namespace);
     if object.is_none() && ctx.snapshot.is_complete(Kind::Namespace) {
         return Some(false);
     }

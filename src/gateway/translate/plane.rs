@@ -1,20 +1,27 @@
 //! What each plane receives: the listeners and routes of its Gateways in one document, or nothing new while something it depends on
 //! could not be read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use foldhash::HashSet;
+
+use super::backend::Usable;
 use super::listener::Topology;
 use super::{Ctx, Held, Plane, PlaneId};
 use crate::gateway::finding::Code;
 use crate::gateway::id::Kind;
-use crate::gateway::ir::{Listener, RedirectPort, RouteConfig};
+use crate::gateway::ir::{Backend, BackendKey, Listener, RedirectPort, RouteConfig};
 use crate::gateway::snapshot::Coverage;
 
-/// Planes as they are built.
+/// Planes as they are built, each named by its number here.
 pub(super) struct Planes {
-    pub(super) documents: BTreeMap<PlaneId, RouteConfig>,
-    /// Where each listener of the topology is in its plane's document; none for one that is not accepted.
-    places: Vec<Option<usize>>,
+    /// In order.
+    pub(super) ids: Vec<PlaneId>,
+    pub(super) documents: Vec<RouteConfig>,
+    /// Backends of each document, and the numbers of those that it has.
+    backends: Vec<(HashSet<usize>, Vec<(BackendKey, Backend)>)>,
+    /// The plane of each listener of the topology, and where it is in the document; none for one that is not accepted.
+    places: Vec<Option<(usize, usize)>>,
 }
 
 /// Ports that the Cloudflare edge takes requests on, by scheme. No request can have arrived on another.
@@ -24,23 +31,20 @@ const EDGE_HTTPS: [u16; 6] = [443, 2053, 2083, 2087, 2096, 8443];
 impl Planes {
     /// Starts a document for every plane, with its listeners.
     pub(super) fn new(ctx: &Ctx<'_>, topology: &Topology<'_>) -> Self {
-        let mut documents = BTreeMap::new();
-        let mut start = |plane: &PlaneId| {
-            documents.entry(plane.clone()).or_insert_with(|| {
-                let mut document = RouteConfig::empty();
-                document.options = ctx.snapshot.options.plane.clone();
-                document
-            });
-        };
+        let mut ids = Vec::new();
         if ctx.snapshot.options.single_plane {
-            start(&PlaneId::Local);
+            ids.push(PlaneId::Local);
         }
         for gw in &topology.gateways {
             // A refused Gateway has no plane of its own: one without configuration would still take a share of the tunnel's requests.
             if !(gw.refused.is_some() && matches!(gw.plane, PlaneId::Gateway { .. })) {
-                start(&gw.plane);
+                ids.push(gw.plane.clone());
             }
         }
+        ids.sort();
+        ids.dedup();
+        let document = RouteConfig { options: ctx.snapshot.options.plane.clone(), ..RouteConfig::empty() };
+        let mut documents = vec![document; ids.len()];
         let mut places = vec![None; topology.listeners.len()];
         for (at, listener) in topology.listeners.iter().enumerate() {
             let source = &topology.sources[listener.source];
@@ -48,8 +52,9 @@ impl Planes {
             let (false, true, Some(protocol)) = (source.refused.is_some(), listener.accepted, listener.protocol) else {
                 continue;
             };
-            let Some(document) = documents.get_mut(&gw.plane) else { continue };
-            places[at] = Some(document.listeners.len());
+            let Ok(plane) = ids.binary_search(&gw.plane) else { continue };
+            let document = &mut documents[plane];
+            places[at] = Some((plane, document.listeners.len()));
             document.listeners.push(Listener {
                 gateway: gw.id.clone(),
                 source: source.id.clone(),
@@ -59,24 +64,40 @@ impl Planes {
                 hostname: listener.hostname.clone(),
             });
         }
-        Self { documents, places }
+        let backends = vec![Default::default(); ids.len()];
+        Self { ids, documents, backends, places }
     }
 
-    /// The listeners that a route is attached to, by plane, as indexes into the plane's document.
-    pub(super) fn split(&self, topology: &Topology<'_>, attached: &BTreeSet<usize>) -> BTreeMap<PlaneId, Vec<usize>> {
-        let mut planes: BTreeMap<PlaneId, Vec<usize>> = BTreeMap::new();
-        for at in attached {
-            if let Some(place) = self.places[*at] {
-                planes.entry(topology.plane(*at).clone()).or_default().push(place);
+    /// The listeners that a route is attached to, ascending, by plane, as indexes into the plane's document.
+    pub(super) fn split(&self, attached: &[usize]) -> Vec<(usize, Vec<usize>)> {
+        let mut planes: Vec<(usize, Vec<usize>)> = Vec::with_capacity(1);
+        for (plane, place) in attached.iter().filter_map(|at| self.places[*at]) {
+            match planes.iter_mut().find(|(known, _)| *known == plane) {
+                Some((_, places)) => places.push(place),
+                None => planes.push((plane, vec![place])),
             }
         }
+        planes.sort_unstable();
         planes
+    }
+
+    /// The plane that serves a listener; none when it is not accepted.
+    pub(super) fn of(&self, listener: usize) -> Option<usize> {
+        self.places[listener].map(|(plane, _)| plane)
+    }
+
+    /// Adds a backend to a plane that does not have it yet.
+    pub(super) fn lead_to(&mut self, plane: usize, usable: &Usable) {
+        let (known, backends) = &mut self.backends[plane];
+        if known.insert(usable.number) {
+            backends.push((usable.key.clone(), usable.backend.clone()));
+        }
     }
 
     /// The port of a redirect that names neither scheme nor port, for a route on these listeners of a plane. Of several that clients
     /// can reach the well-known port wins, then the lowest (S3 "Redirect port").
-    pub(super) fn redirect_port(&self, plane: &PlaneId, listeners: &[usize]) -> RedirectPort {
-        let Some(document) = self.documents.get(plane) else { return RedirectPort::None };
+    pub(super) fn redirect_port(&self, plane: usize, listeners: &[usize]) -> RedirectPort {
+        let document = &self.documents[plane];
         let choose = |edge: &[u16], well_known: u16, protocol| {
             let ports = listeners.iter().map(|at| &document.listeners[*at]).filter(|l| l.protocol == protocol).map(|l| l.port);
             ports.filter(|port| edge.contains(port)).min_by_key(|port| (*port != well_known, *port))
@@ -90,7 +111,8 @@ impl Planes {
     /// The verdict on every plane.
     pub(super) fn finish(self, ctx: &mut Ctx<'_>, topology: &Topology<'_>) -> BTreeMap<PlaneId, Plane> {
         let mut planes = BTreeMap::new();
-        for (id, document) in self.documents {
+        for ((id, mut document), (_, backends)) in self.ids.into_iter().zip(self.documents).zip(self.backends) {
+            document.backends = backends.into_iter().collect();
             for kind in [Kind::GatewayClass, Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute] {
                 ctx.depends(&id, kind);
             }

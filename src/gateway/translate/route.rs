@@ -1,22 +1,20 @@
 //! Every route, whichever its kind: attached, turned into rules for each plane that serves it, and put in the order that decides
 //! ties. What a rule of one kind means lives in the kind's own file.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::attach::{Candidate, Parent, attach};
 use super::backend::Backends;
-use super::ctx::{Ctx, created, name, namespace};
+use super::ctx::{Ctx, created};
 use super::listener::Topology;
 use super::plane::Planes;
 use super::reference_grant::Grants;
 use super::rule::{Built, Rules};
 use super::shadow::shadows;
-use super::{PlaneId, grpc_route, http_route};
+use super::{grpc_route, http_route};
 use crate::gateway::finding::{Code, Scope};
 use crate::gateway::hostname::Hostname;
-use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::id::ObjectRef;
 use crate::gateway::ir::{self, RedirectPort, RouteKind};
 use crate::gateway::resource::gateway_api::grpc_route::{GrpcRoute, GrpcRouteUseDefaultGateways};
 use crate::gateway::resource::gateway_api::http_route::{HttpRoute, HttpRouteUseDefaultGateways};
@@ -28,12 +26,12 @@ use crate::gateway::snapshot::Snapshot;
 
 /// A route that names a parent of ours, judged.
 pub(super) struct Judged<'s> {
-    pub(super) id: ObjectRef,
+    pub(super) id: &'s ObjectRef,
     pub(super) generation: Option<i64>,
     pub(super) references: Vec<ParentRef<'s>>,
     pub(super) parents: Vec<Parent>,
-    /// Where it is served: a plane, and the index in its document.
-    pub(super) served: Vec<(PlaneId, usize)>,
+    /// Where it is served: the number of a plane, and the index in its document.
+    pub(super) served: Vec<(usize, usize)>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +44,7 @@ enum Object<'s> {
 
 struct Route<'s> {
     object: Object<'s>,
-    kind: Kind,
+    id: &'s ObjectRef,
     meta: &'s ObjectMeta,
     hostnames: &'s [String],
     parents: Vec<ParentRef<'s>>,
@@ -63,22 +61,24 @@ pub(super) fn routes<'s>(
     let mut backends = Backends::new(ctx.snapshot);
     let mut all = Vec::new();
     for route in in_order(ctx.snapshot) {
-        let id = ObjectRef::new(route.kind, namespace(route.meta), name(route.meta));
+        let id = route.id;
         if route.asks_for_default {
             let message = "the route attaches by its parentRefs only; there are no default Gateways";
-            ctx.report(Code::DefaultGatewayUnsupported, &id, "spec.useDefaultGateways", message);
+            ctx.report(Code::DefaultGatewayUnsupported, id, "spec.useDefaultGateways", message);
         }
-        let hostnames = hostnames(ctx, &id, route.hostnames);
+        let hostnames = hostnames(ctx, id, route.hostnames);
         let names = hostnames.as_deref().unwrap_or_default();
-        let mut parents = attach(ctx, topology, &Candidate { id: &id, parents: &route.parents, hostnames: names });
+        let mut parents = attach(ctx, topology, &Candidate { id, parents: &route.parents, hostnames: names });
         if parents.is_empty() {
             continue;
         }
-        if hostnames.is_none() || !carried(ctx, &id, route.object, &parents) {
+        if hostnames.is_none() || !carried(ctx, id, route.object, &parents) {
             parents.iter_mut().for_each(|parent| parent.listeners.clear());
         }
-        let attached: BTreeSet<usize> = parents.iter().flat_map(|p| p.listeners.iter().copied()).collect();
-        let split = planes.split(topology, &attached);
+        let mut attached: Vec<usize> = parents.iter().flat_map(|p| p.listeners.iter().copied()).collect();
+        attached.sort_unstable();
+        attached.dedup();
+        let split = planes.split(&attached);
         let mut judged = Judged { id, generation: route.meta.generation, references: route.parents, parents, served: Vec::new() };
         let place = Place { grants, planes, split, hostnames: hostnames.unwrap_or_default() };
         if build(ctx, &mut backends, place, route.object, &mut judged) {
@@ -114,7 +114,7 @@ struct Place<'p, 's> {
     grants: &'p Grants<'s>,
     planes: &'p mut Planes,
     /// The planes it is attached on, with its listeners in the document of each.
-    split: BTreeMap<PlaneId, Vec<usize>>,
+    split: Vec<(usize, Vec<usize>)>,
     hostnames: Vec<Hostname>,
 }
 
@@ -131,23 +131,21 @@ fn build<'s>(
     let kind = if matches!(object, Object::Grpc(_)) { RouteKind::Grpc } else { RouteKind::Http };
     if split.is_empty() {
         // Judged all the same: the status and `lint` say what else is wrong with it.
-        write(Rules::new(ctx, backends, grants, (kind, &judged.id), None, RedirectPort::None), object);
+        write(Rules::new(ctx, backends, grants, (kind, judged.id), None, RedirectPort::None), object);
         return false;
     }
     let mut counts = true;
     for (plane, listeners) in split {
         let mark = ctx.findings.len();
-        let port = planes.redirect_port(&plane, &listeners);
-        let built = write(Rules::new(ctx, backends, grants, (kind, &judged.id), Some(&plane), port), object);
+        let port = planes.redirect_port(plane, &listeners);
+        let built = write(Rules::new(ctx, backends, grants, (kind, judged.id), Some(&planes.ids[plane]), port), object);
         counts = !built.all_refused;
         if !judged.served.is_empty() {
             // The same rules say the same on every plane.
             ctx.findings.truncate(mark);
         }
-        let Some(document) = planes.documents.get_mut(&plane) else { continue };
-        for (key, usable) in built.used {
-            document.backends.entry(key).or_insert_with(|| usable.backend.clone());
-        }
+        built.used.iter().for_each(|usable| planes.lead_to(plane, usable));
+        let document = &mut planes.documents[plane];
         judged.served.push((plane, document.routes.len()));
         let (object, hostnames) = (judged.id.clone(), hostnames.clone());
         document.routes.push(ir::Route { object, kind, hostnames, listeners, rules: built.rules });
@@ -184,10 +182,10 @@ fn hostnames(ctx: &mut Ctx<'_>, id: &ObjectRef, written: &[String]) -> Option<Ve
 fn in_order(snapshot: &Snapshot) -> Vec<Route<'_>> {
     let mut routes = Vec::with_capacity(snapshot.http_routes.len() + snapshot.grpc_routes.len());
     macro_rules! add {
-        ($objects:ident, $kind:ident, $default:ident, |$route:ident| $object:expr, $hostnames:expr) => {
-            routes.extend(snapshot.$objects.values().map(|$route| Route {
+        ($objects:ident, $default:ident, |$route:ident| $object:expr, $hostnames:expr) => {
+            routes.extend(snapshot.$objects.iter().map(|(id, $route)| Route {
                 object: $object,
-                kind: Kind::$kind,
+                id,
                 meta: &$route.metadata,
                 hostnames: $hostnames,
                 parents: $route.spec.parent_refs.iter().flatten().map(Into::into).collect(),
@@ -196,11 +194,11 @@ fn in_order(snapshot: &Snapshot) -> Vec<Route<'_>> {
         };
     }
     let none: &[String] = &[];
-    add!(http_routes, HttpRoute, HttpRouteUseDefaultGateways, |r| Object::Http(r), r.spec.hostnames.as_deref().unwrap_or(none));
-    add!(grpc_routes, GrpcRoute, GrpcRouteUseDefaultGateways, |r| Object::Grpc(r), r.spec.hostnames.as_deref().unwrap_or(none));
-    add!(tls_routes, TlsRoute, TlsRouteUseDefaultGateways, |r| Object::Stream, &r.spec.hostnames);
-    add!(tcp_routes, TcpRoute, TcpRouteUseDefaultGateways, |r| Object::Stream, none);
-    add!(udp_routes, UdpRoute, UdpRouteUseDefaultGateways, |r| Object::Stream, none);
-    routes.sort_by_key(|r| (created(r.meta), namespace(r.meta), name(r.meta), r.kind));
+    add!(http_routes, HttpRouteUseDefaultGateways, |r| Object::Http(r), r.spec.hostnames.as_deref().unwrap_or(none));
+    add!(grpc_routes, GrpcRouteUseDefaultGateways, |r| Object::Grpc(r), r.spec.hostnames.as_deref().unwrap_or(none));
+    add!(tls_routes, TlsRouteUseDefaultGateways, |r| Object::Stream, &r.spec.hostnames);
+    add!(tcp_routes, TcpRouteUseDefaultGateways, |r| Object::Stream, none);
+    add!(udp_routes, UdpRouteUseDefaultGateways, |r| Object::Stream, none);
+    routes.sort_by_key(|r| (created(r.meta), r.id.key(), r.id.kind));
     routes
 }

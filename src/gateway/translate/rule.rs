@@ -1,7 +1,6 @@
 //! What rules of HTTPRoutes and GRPCRoutes have in common: filters, backends with their weights, and failing closed. How a match
 //! is written differs by kind and lives in the kind's own file.
 
-use std::collections::BTreeMap;
 use std::fmt::{Arguments, Display};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::filter::{self, Place};
 use super::reference_grant::Grants;
 use crate::gateway::finding::{Code, Finding};
 use crate::gateway::id::{Kind, ObjectRef};
-use crate::gateway::ir::{self, BackendKey, RedirectPort, RouteKind, Target};
+use crate::gateway::ir::{self, RedirectPort, RouteKind, Target};
 use crate::gateway::resource::view::{BackendRef, Filter};
 
 /// The rules of one route on one plane, as they are built.
@@ -21,12 +20,12 @@ pub(super) struct Rules<'c, 's> {
     pub(super) backends: &'c mut Backends<'s>,
     pub(super) grants: &'c Grants<'s>,
     pub(super) kind: RouteKind,
-    pub(super) object: &'c ObjectRef,
+    pub(super) object: &'s ObjectRef,
     /// None while the route attaches to nothing and is only judged.
     pub(super) plane: Option<&'c PlaneId>,
     pub(super) listener_port: RedirectPort,
     built: Vec<ir::Rule>,
-    used: BTreeMap<BackendKey, Arc<Usable>>,
+    used: Vec<Arc<Usable>>,
     verdicts: Verdicts,
 }
 
@@ -34,7 +33,7 @@ pub(super) struct Rules<'c, 's> {
 pub(super) struct Built {
     pub(super) rules: Vec<ir::Rule>,
     /// The backends that they lead to.
-    pub(super) used: BTreeMap<BackendKey, Arc<Usable>>,
+    pub(super) used: Vec<Arc<Usable>>,
     /// Whether there are rules, and none of them is served as written.
     pub(super) all_refused: bool,
 }
@@ -65,7 +64,7 @@ impl<'c, 's> Rules<'c, 's> {
         ctx: &'c mut Ctx<'s>,
         backends: &'c mut Backends<'s>,
         grants: &'c Grants<'s>,
-        route: (RouteKind, &'c ObjectRef),
+        route: (RouteKind, &'s ObjectRef),
         plane: Option<&'c PlaneId>,
         listener_port: RedirectPort,
     ) -> Self {
@@ -79,7 +78,7 @@ impl<'c, 's> Rules<'c, 's> {
             plane,
             listener_port,
             built: Vec::new(),
-            used: BTreeMap::new(),
+            used: Vec::new(),
             verdicts: Verdicts::default(),
         }
     }
@@ -200,7 +199,7 @@ impl<'c, 's> Rules<'c, 's> {
         filters: &[Filter<'s>],
     ) -> Option<ir::WeightedBackend> {
         let rule = draft.index;
-        if let (true, Some(plane)) = (reference.namespace.is_some_and(|n| n != self.object.namespace), self.plane) {
+        if let (true, Some(plane)) = (reference.namespace.is_some_and(|n| n != self.object.namespace()), self.plane) {
             self.ctx.depends(plane, Kind::ReferenceGrant);
         }
         let field = format_args!("backendRefs[{at}]");
@@ -225,7 +224,9 @@ impl<'c, 's> Rules<'c, 's> {
                     }
                 }
                 let key = usable.key.clone();
-                self.used.insert(key.clone(), usable);
+                if !self.used.iter().any(|used| used.number == usable.number) {
+                    self.used.push(usable);
+                }
                 Target::Backend(key)
             }
             Outcome::Unusable(code, message) => {
@@ -259,7 +260,7 @@ impl<'c, 's> Rules<'c, 's> {
     /// Filters that break a WebSocket handshake, where a backend is marked for WebSocket (X12).
     fn removed_handshake_headers(&mut self, rule: usize, filters: &[ir::Filter], backends: &[ir::WeightedBackend]) {
         let marked = |backend: &&ir::WeightedBackend| match &backend.target {
-            Target::Backend(key) => self.used.get(key).is_some_and(|u| u.backend.websocket),
+            Target::Backend(key) => self.used.iter().any(|u| u.key == *key && u.backend.websocket),
             Target::Invalid(_) => false,
         };
         let marked: Vec<&ir::WeightedBackend> = backends.iter().filter(marked).collect();

@@ -2,24 +2,26 @@
 //! Overlaps that are not identical are not looked for: they are how routing works.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use foldhash::HashMap;
 
 use super::attach::Parent;
 use super::listener::Topology;
 use super::plane::Planes;
 use super::route::Judged;
-use super::{Ctx, PlaneId};
+use super::Ctx;
 use crate::gateway::finding::{Code, Finding, Scope};
 use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
 use crate::gateway::ir::{Match, PathMatch, Route};
 
 /// Who claims what. A tunnel does not tell on which port or through which Gateway a request came, so that a claim is of the plane:
-/// first a host, then a match with its parts in order.
-type Claims<'a> = BTreeMap<(&'a PlaneId, Host<'a>), BTreeMap<Cow<'a, Match>, &'a ObjectRef>>;
+/// the plane by its number, a host, and a match with its parts in order.
+type Claims<'a> = HashMap<(usize, Host<'a>, Cow<'a, Match>), &'a ObjectRef>;
 
 /// The hostname as written or, without one, the hostname that the listener lends.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Host<'a> {
     Written(&'a Hostname),
     Lent(Option<&'a Hostname>),
@@ -27,17 +29,20 @@ enum Host<'a> {
 
 /// Reports routes that are shadowed, once per parent. Routes come in the order of precedence.
 pub(super) fn shadows(ctx: &mut Ctx<'_>, topology: &Topology<'_>, planes: &Planes, routes: &[Judged<'_>]) {
-    let mut claims: Claims<'_> = BTreeMap::new();
+    let mut claims: Claims<'_> = HashMap::default();
+    let mut hosts = Vec::new();
     for judged in routes {
         let mut shadowed = BTreeMap::new();
         for (plane, at) in &judged.served {
-            let Some(route) = planes.documents.get(plane).and_then(|d| d.routes.get(*at)) else { continue };
-            for (host, parents) in hosts(topology, plane, route, &judged.parents) {
-                let taken = claims.entry((plane, host)).or_default();
+            let route = &planes.documents[*plane].routes[*at];
+            hosts.clear();
+            add_hosts(&mut hosts, topology, |listener| planes.of(listener) == Some(*plane), route, &judged.parents);
+            for same in hosts.chunk_by(|(a, _), (b, _)| a == b) {
+                let host = same[0].0;
                 for (rule, r#match) in route.rules.iter().flat_map(|rule| rule.matches.iter().map(|m| (rule.index, m))) {
-                    let first = *taken.entry(ordered(r#match)).or_insert(&judged.id);
-                    if *first != judged.id {
-                        for parent in &parents {
+                    let first = *claims.entry((*plane, host, ordered(r#match))).or_insert(judged.id);
+                    if first != judged.id {
+                        for (_, parent) in same {
                             shadowed.entry(*parent).or_insert((rule, first, host));
                         }
                     }
@@ -51,35 +56,36 @@ pub(super) fn shadows(ctx: &mut Ctx<'_>, topology: &Topology<'_>, planes: &Plane
             };
             let message = format!("{by}, which has precedence, has the match of rule {rule} for {host} as well");
             let field = format!("spec.rules[{rule}].matches");
-            let finding = Finding::new(Code::RouteShadowed, &judged.id, field, message).rule(rule);
+            let finding = Finding::new(Code::RouteShadowed, judged.id, field, message).rule(rule);
             ctx.findings.push(finding.scope(Scope::Parent(parent)));
         }
     }
 }
 
-/// The hosts that a route answers on a plane, each with the parentRefs through which it does.
-fn hosts<'a>(
+/// Lists the hosts that a route answers on a plane, each with the parentRefs through which it does, in order.
+fn add_hosts<'a>(
+    hosts: &mut Vec<(Host<'a>, usize)>,
     topology: &'a Topology<'_>,
-    plane: &PlaneId,
+    on_plane: impl Fn(usize) -> bool,
     route: &'a Route,
     parents: &[Parent],
-) -> BTreeMap<Host<'a>, BTreeSet<usize>> {
-    let mut hosts: BTreeMap<Host<'a>, BTreeSet<usize>> = BTreeMap::new();
+) {
     for parent in parents {
-        for listener in parent.listeners.iter().filter(|l| topology.plane(**l) == plane) {
+        for listener in parent.listeners.iter().filter(|l| on_plane(**l)) {
             let own = topology.listeners[*listener].hostname.as_ref();
             if route.hostnames.is_empty() {
-                hosts.entry(Host::Lent(own)).or_default().insert(parent.index);
+                hosts.push((Host::Lent(own), parent.index));
             }
             for hostname in &route.hostnames {
                 let covered = own.is_none_or(|own| own.intersects(hostname));
                 if covered && !owned_by_another(topology, *listener, hostname) {
-                    hosts.entry(Host::Written(hostname)).or_default().insert(parent.index);
+                    hosts.push((Host::Written(hostname), parent.index));
                 }
             }
         }
     }
-    hosts
+    hosts.sort_unstable();
+    hosts.dedup();
 }
 
 /// Whether a more specific listener of the same Gateway owns every host of a hostname, so that routes on this one never answer it
@@ -109,7 +115,7 @@ fn ordered(r#match: &Match) -> Cow<'_, Match> {
     match &mut owned {
         Match::Http(m) => {
             if let PathMatch::Prefix(path) = &mut m.path {
-                path.truncate(path.trim_end_matches('/').len().max(1));
+                *path = path[..path.trim_end_matches('/').len().max(1)].into();
             }
             m.headers.sort();
             m.query.sort();

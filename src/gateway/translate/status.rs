@@ -1,6 +1,9 @@
 //! Statuses: what the findings of every object of ours add up to.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::PlaneId;
 use super::class::Class;
@@ -13,6 +16,7 @@ use crate::gateway::condition::{
 };
 use crate::gateway::finding::{Finding, Scope};
 use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::resource::view::ParentRef;
 
 const ACCEPTED: Verdict = Verdict { r#type: "Accepted", status: ConditionStatus::True, reason: "Accepted" };
 const PROGRAMMED: Verdict = Verdict { r#type: "Programmed", status: ConditionStatus::True, reason: "Programmed" };
@@ -29,23 +33,25 @@ pub(super) fn statuses(
     topology: &Topology<'_>,
     routes: &[Judged<'_>],
 ) -> BTreeMap<ObjectRef, Status> {
-    let mut statuses = BTreeMap::new();
+    // Sorted at last, all at once.
+    let mut statuses = Vec::with_capacity(classes.len() + topology.sources.len() + routes.len());
     for (name, class) in classes {
         if !matches!(class, Class::Foreign) {
             let id = ObjectRef::cluster(Kind::GatewayClass, *name);
             let conditions = fold(&[ACCEPTED], &of(ctx, &id, |_| true), generation_of_class(ctx, name));
-            statuses.insert(id, Status::Class(ClassStatus { conditions }));
+            statuses.push((id, Status::Class(ClassStatus { conditions })));
         }
     }
     let attached_sets = attached_sets(ctx, topology);
     for (at, source) in topology.sources.iter().enumerate() {
         let attached = (source.id.kind == Kind::Gateway).then(|| attached_sets.get(&source.gateway).copied().unwrap_or(0));
-        statuses.insert(source.id.clone(), Status::Listeners(listeners(ctx, topology, at, source, attached)));
+        statuses.push((source.id.clone(), Status::Listeners(listeners(ctx, topology, at, source, attached))));
     }
+    let mut shared = Shared { parents: HashMap::default(), controller: ctx.snapshot.options.controller_name.as_str().into() };
     for route in routes {
-        statuses.insert(route.id.clone(), Status::Route(self::route(ctx, route)));
+        statuses.push((route.id.clone(), Status::Route(self::route(ctx, &mut shared, route))));
     }
-    statuses
+    statuses.into_iter().collect()
 }
 
 /// The findings of an object, as far as `scope` takes them.
@@ -56,8 +62,7 @@ fn of<'f>(ctx: &'f Ctx<'_>, id: &ObjectRef, scope: impl Fn(Scope) -> bool) -> Ve
 }
 
 fn generation_of_class(ctx: &Ctx<'_>, name: &str) -> Option<i64> {
-    let key = crate::gateway::snapshot::Key::new("", name);
-    ctx.snapshot.gateway_classes.get(&key).and_then(|c| c.metadata.generation)
+    ctx.snapshot.gateway_classes.get("", name).and_then(|c| c.metadata.generation)
 }
 
 /// Accepted ListenerSets of each Gateway: those that are allowed and have a listener that is accepted.
@@ -109,24 +114,32 @@ fn listeners(ctx: &Ctx<'_>, topology: &Topology<'_>, at: usize, source: &Source<
     }
 }
 
-fn route(ctx: &Ctx<'_>, route: &Judged<'_>) -> RouteStatus {
+/// What statuses of routes repeat.
+struct Shared<'s> {
+    parents: HashMap<ParentRef<'s>, Arc<ParentRefStatus>>,
+    controller: Arc<str>,
+}
+
+fn route<'s>(ctx: &Ctx<'_>, shared: &mut Shared<'s>, route: &Judged<'s>) -> RouteStatus {
     let parents = route.parents.iter().map(|parent| {
-        let found = of(ctx, &route.id, |s| s == Scope::Object || s == Scope::Parent(parent.index));
+        let found = of(ctx, route.id, |s| s == Scope::Object || s == Scope::Parent(parent.index));
         let mut conditions: Vec<Condition> = fold(&[ACCEPTED, RESOLVED], &found, route.generation);
         // What a route serves only in part, or not at all, it first has to serve.
         if !holds(&conditions, "Accepted") {
             conditions.retain(|c| matches!(c.r#type, "Accepted" | "ResolvedRefs"));
         }
         let reference = &route.references[parent.index];
-        let parent_ref = ParentRefStatus {
-            group: reference.group.to_owned(),
-            kind: reference.kind.to_owned(),
-            namespace: reference.namespace.map(str::to_owned),
-            name: reference.name.to_owned(),
-            section_name: reference.section_name.map(str::to_owned),
-            port: reference.port,
-        };
-        ParentStatus { parent_ref, controller_name: ctx.snapshot.options.controller_name.clone(), conditions }
+        let parent_ref = shared.parents.entry(*reference).or_insert_with(|| {
+            Arc::new(ParentRefStatus {
+                group: reference.group.to_owned(),
+                kind: reference.kind.to_owned(),
+                namespace: reference.namespace.map(str::to_owned),
+                name: reference.name.to_owned(),
+                section_name: reference.section_name.map(str::to_owned),
+                port: reference.port,
+            })
+        });
+        ParentStatus { parent_ref: Arc::clone(parent_ref), controller_name: Arc::clone(&shared.controller), conditions }
     });
     RouteStatus { parents: parents.collect() }
 }

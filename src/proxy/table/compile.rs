@@ -236,7 +236,7 @@ impl<'a> Compiler<'a> {
             ir::PathMatch::Prefix(path) => {
                 rooted(path)?;
                 if path.contains("//") {
-                    return Err(InvalidRule::Prefix(path.clone()));
+                    return Err(InvalidRule::Prefix(path.to_string()));
                 }
                 let prefix = match path.strip_suffix('/') {
                     Some("") | None => path,

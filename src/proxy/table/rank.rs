@@ -172,9 +172,8 @@ pub(super) fn deciding_tier(winner: (HostRank, Rank, &ObjectRef), loser: (HostRa
         ]),
         _ => Some(Tier::Kind),
     };
-    let by_name = |o: &ObjectRef| (o.namespace.clone(), o.name.clone());
     criteria.unwrap_or_else(|| match (w.route == l.route, w.rule == l.rule) {
-        (false, _) if by_name(winner.2) > by_name(loser.2) => Tier::Age,
+        (false, _) if winner.2.key() > loser.2.key() => Tier::Age,
         (false, _) => Tier::AgeOrName,
         (true, false) => Tier::RuleOrder,
         (true, true) => Tier::MatchOrder,

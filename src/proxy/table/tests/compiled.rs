@@ -14,7 +14,7 @@ fn backend(name: &str) -> (ir::BackendKey, ir::Backend) {
         websocket: false,
         endpoints: vec!["10.0.0.1:80".parse().expect("an address")],
     };
-    (ir::BackendKey(format!("ns/{name}:80/http1")), backend)
+    (ir::BackendKey(format!("ns/{name}:80/http1").into()), backend)
 }
 
 fn share(index: usize, weight: u32, name: &str) -> ir::WeightedBackend {
@@ -42,7 +42,7 @@ fn outcome(document: &Document) -> (usize, Option<String>) {
 fn expect_dropped(document: &Document, says: &str) {
     let refusals = document.compiled().refusals;
     assert_eq!(refusals.len(), 1, "{refusals:?}");
-    assert_eq!((refusals[0].route.name.as_str(), refusals[0].rule), ("r", 0));
+    assert_eq!((refusals[0].route.name(), refusals[0].rule), ("r", 0));
     assert!(refusals[0].reason.contains(says) && refusals[0].reason.ends_with("left out"), "{}", refusals[0].reason);
     assert_eq!(outcome(document), (1, None), "the other rule serves");
 }

@@ -78,9 +78,9 @@ impl Document {
     /// The rule that a request gets, as `route/index`.
     fn finds(&self, request: &Request) -> Option<String> {
         let table = self.table();
-        let found = table.find(&request.key()).map(|hit| format!("{}/{}", hit.rule.route.name, hit.rule.index));
+        let found = table.find(&request.key()).map(|hit| format!("{}/{}", hit.rule.route.name(), hit.rule.index));
         let explained = table.explain(&request.key());
-        assert_eq!(explained.chosen().map(|c| format!("{}/{}", c.route.name, c.rule)), found, "explain says what find does");
+        assert_eq!(explained.chosen().map(|c| format!("{}/{}", c.route.name(), c.rule)), found, "explain says what find does");
         found
     }
 

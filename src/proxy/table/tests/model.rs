@@ -25,7 +25,7 @@ fn model(config: &ir::RouteConfig, request: &Request) -> Answer {
                 let Some((score, prefix)) = score(m, request) else { continue };
                 let rank = (host, score, Reverse((order, rule.index, position)));
                 if best.as_ref().is_none_or(|(top, _)| rank > *top) {
-                    best = Some((rank, (route.object.name.clone(), rule.index, prefix)));
+                    best = Some((rank, (route.object.name().to_owned(), rule.index, prefix)));
                 }
             }
         }
@@ -210,7 +210,7 @@ fn document() -> impl Strategy<Value = ir::RouteConfig> {
             let mut config = Document::with(&listeners).0;
             config.routes = routes;
             for (at, route) in config.routes.iter_mut().enumerate() {
-                route.object.name = format!("r{at}");
+                route.object = ObjectRef::new(route.object.kind, route.object.namespace(), format!("r{at}"));
             }
             config
         })
@@ -243,12 +243,12 @@ proptest! {
         prop_assert_eq!(refusals, []);
         for request in requests {
             let key = request.key();
-            let answer = |hit: super::super::Hit<'_>| (hit.rule.route.name.clone(), hit.rule.index, hit.prefix.to_owned());
+            let answer = |hit: super::super::Hit<'_>| (hit.rule.route.name().to_owned(), hit.rule.index, hit.prefix.to_owned());
             let found = table.find(&key).map(answer);
             prop_assert_eq!(&found, &model(&config, &request), "{:?}", request);
             let (explanation, hit) = table.explain_with_hit(&key);
             prop_assert_eq!(&hit.map(answer), &found);
-            prop_assert_eq!(explanation.chosen().map(|c| (c.route.name.clone(), c.rule)), found.map(|(name, rule, _)| (name, rule)));
+            prop_assert_eq!(explanation.chosen().map(|c| (c.route.name().to_owned(), c.rule)), found.map(|(name, rule, _)| (name, rule)));
         }
     }
 

@@ -5,7 +5,7 @@ use crate::proxy::table::Tier;
 use crate::proxy::table::explain::{Candidate, ListenerOutcome, Missed, Outcome};
 
 fn outcomes(document: &Document, request: &Request) -> Vec<(String, Outcome)> {
-    let name = |c: &Candidate| format!("{}/{}/{}", c.route.name, c.rule, c.match_index);
+    let name = |c: &Candidate| format!("{}/{}/{}", c.route.name(), c.rule, c.match_index);
     document.table().explain(&request.key()).candidates.into_iter().map(|c| (name(&c), c.outcome)).collect()
 }
 
@@ -116,7 +116,7 @@ fn listeners_that_lost_are_named_with_the_routes_they_would_have_served() {
         listeners,
         [("l0", ListenerOutcome::LostTo(host("a.com"))), ("l1", ListenerOutcome::Owns), ("l2", ListenerOutcome::Owns)]
     );
-    let isolated: Vec<_> = explanation.isolated.iter().map(|r| (r.route.name.as_str(), r.listeners.clone())).collect();
+    let isolated: Vec<_> = explanation.isolated.iter().map(|r| (r.route.name(), r.listeners.clone())).collect();
     assert_eq!(isolated, [("wide", vec![0])]);
     assert_eq!(explanation.candidates.len(), 1);
     assert_eq!(explanation.chosen(), None);
