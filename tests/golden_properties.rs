@@ -135,7 +135,7 @@ proptest! {
         picked.extend(others.iter().map(|other| other.get(&DOCUMENTS).clone()));
         let mut seen = BTreeSet::new();
         let objects = picked.into_iter().filter_map(|document| Object::from_json(document).ok());
-        let mut objects: Vec<Object> = objects.filter(|object| seen.insert(object.object_ref())).collect();
+        let mut objects: Vec<Object> = objects.filter(|object| seen.insert(object.object_ref().clone())).collect();
         let first = translate(&built(&objects, single_plane));
         check(&first);
         if !objects.is_empty() {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::manifest::MAX_TEXT;
 
 /// Most files that one folder may hold: a wrong path such as `/` must not read a disk.
@@ -61,6 +63,13 @@ pub struct FileText {
     pub name: Arc<str>,
     /// The text; else the reason.
     pub text: Result<Arc<str>, String>,
+}
+
+impl FileText {
+    /// Bytes of the text.
+    pub(super) fn len(&self) -> usize {
+        self.text.as_ref().map_or(0, |text| text.len())
+    }
 }
 
 /// Every manifest file of a source, sorted, without those that only hold other things. Standard input has none.
@@ -143,6 +152,15 @@ pub struct Signature {
     stat: Option<[i128; 5]>,
 }
 
+impl Signature {
+    /// Whether whoever changes the file from `now` on leaves another signature behind: the last change is longer ago than the clock
+    /// of any file system is coarse.
+    pub(super) fn is_settled(&self, now: Timestamp) -> bool {
+        const COARSE: i128 = 3_000_000_000;
+        self.stat.is_some_and(|[.., modified, changed]| now.as_nanosecond() - modified.max(changed) > COARSE)
+    }
+}
+
 /// Looks at a file from outside; follows links.
 pub fn signature(path: &Path) -> Signature {
     use std::os::unix::fs::MetadataExt as _;
@@ -182,7 +200,7 @@ fn read_text(stream: impl Read) -> Result<Arc<str>, String> {
 ///
 /// # Errors
 /// [`ReadError::TooLarge`].
-pub fn check_total<'t>(texts: impl IntoIterator<Item = &'t FileText>) -> Result<(), ReadError> {
-    let total: usize = texts.into_iter().map(|t| t.text.as_ref().map_or(0, |t| t.len())).sum();
+pub fn check_total(lengths: impl IntoIterator<Item = usize>) -> Result<(), ReadError> {
+    let total: usize = lengths.into_iter().sum();
     if total > MAX_TOTAL { Err(ReadError::TooLarge) } else { Ok(()) }
 }

@@ -19,13 +19,23 @@ pub struct Manifests {
     sources: Arc<[Source]>,
     /// What can be read only once: standard input and pipes.
     fixed: Vec<Arc<FileObjects>>,
-    files: BTreeMap<PathBuf, Arc<FileObjects>>,
+    files: BTreeMap<PathBuf, File>,
+}
+
+/// A file that can be read again.
+#[derive(Clone, Debug)]
+struct File {
+    /// What it looked like just before it was read; none while that does not tell it from a newer version.
+    settled: Option<files::Signature>,
+    objects: Arc<FileObjects>,
 }
 
 /// What one file holds.
 #[derive(Debug)]
 struct FileObjects {
     name: Arc<str>,
+    /// Bytes of its text.
+    length: usize,
     digest: Digest,
     objects: Vec<(Place, Object)>,
     problems: Vec<Problem>,
@@ -48,18 +58,21 @@ impl Manifests {
             match source {
                 Source::Stdin => fixed.push(files::read_stream("stdin", std::io::stdin().lock())),
                 Source::Path(path) if files::is_stream(path) => fixed.push(files::read_file(path)),
-                Source::Path(_) => texts.extend(files::list(source)?.into_iter().map(|p| (p.clone(), files::read_file(&p)))),
+                Source::Path(_) => {
+                    texts.extend(files::list(source)?.into_iter().map(|path| (path.clone(), look_and_read(&path))))
+                }
             }
         }
-        files::check_total(fixed.iter().chain(texts.values()))?;
+        files::check_total(fixed.iter().chain(texts.values().map(|(_, text)| text)).map(FileText::len))?;
+        let file = |(settled, text): (_, FileText)| File { settled, objects: Arc::new(typed(&text)) };
         Ok(Self {
             sources: sources.into(),
             fixed: fixed.into_iter().map(|t| Arc::new(typed(&t))).collect(),
-            files: texts.into_iter().map(|(path, text)| (path, Arc::new(typed(&text)))).collect(),
+            files: texts.into_iter().map(|(path, text)| (path, file(text))).collect(),
         })
     }
 
-    /// Reads the files again. A file whose new version is broken keeps the objects of its last good one, and so does a named
+    /// Reads the files again that may have changed. A file whose new version is broken keeps the objects of its last good one, and so does a named
     /// file that is gone; a file that has gone from a folder takes its objects with it.
     ///
     /// # Errors
@@ -75,13 +88,24 @@ impl Manifests {
                 Source::Path(_) => paths.extend(files::list(source)?),
             }
         }
-        let texts: BTreeMap<PathBuf, FileText> = paths.into_iter().map(|p| (p.clone(), files::read_file(&p))).collect();
-        files::check_total(texts.values())?;
-        let files = texts.into_iter().map(|(path, text)| {
-            let file = self.files.get(&path).map_or_else(|| Arc::new(typed(&text)), |old| again(old, &text));
-            (path, file)
-        });
-        Ok(Self { sources: Arc::clone(&self.sources), fixed: self.fixed.clone(), files: files.collect() })
+        let mut files = BTreeMap::new();
+        let mut changed = Vec::new();
+        for path in paths {
+            match self.files.get(&path).filter(|file| file.settled.as_ref().is_some_and(|s| *s == files::signature(&path))) {
+                Some(same) => _ = files.insert(path, same.clone()),
+                None => {
+                    let (settled, text) = look_and_read(&path);
+                    changed.push((path, settled, text));
+                }
+            }
+        }
+        let unchanged = files.values().map(|file| file.objects.length);
+        files::check_total(unchanged.chain(changed.iter().map(|(.., text)| text.len())))?;
+        for (path, settled, text) in changed {
+            let objects = self.files.get(&path).map_or_else(|| Arc::new(typed(&text)), |old| again(&old.objects, &text));
+            files.insert(path, File { settled, objects });
+        }
+        Ok(Self { sources: Arc::clone(&self.sources), fixed: self.fixed.clone(), files })
     }
 
     /// Whether any source can change.
@@ -109,8 +133,8 @@ impl Manifests {
 
     /// Whether both were read from the same text.
     pub(super) fn same_text(&self, other: &Self) -> bool {
-        let digests = |m: &Self| m.files.iter().map(|(p, f)| (p.clone(), f.digest)).collect::<Vec<_>>();
-        digests(self) == digests(other)
+        self.files.len() == other.files.len()
+            && self.files.iter().zip(&other.files).all(|((a, x), (b, y))| a == b && x.objects.digest == y.objects.digest)
     }
 
     /// Files whose last good version counts in place of what they hold now.
@@ -175,14 +199,22 @@ impl Manifests {
     }
 
     fn all(&self) -> impl Iterator<Item = &FileObjects> {
-        self.fixed.iter().chain(self.files.values()).map(|f| &**f)
+        self.fixed.iter().chain(self.files.values().map(|file| &file.objects)).map(|f| &**f)
     }
+}
+
+/// Reads a file, after looking at it: what changes it meanwhile makes it look different from then on.
+fn look_and_read(path: &Path) -> (Option<files::Signature>, FileText) {
+    let seen = files::signature(path);
+    let settled = seen.is_settled(Timestamp::now()).then_some(seen);
+    (settled, files::read_file(path))
 }
 
 /// The objects of a text.
 fn typed(text: &FileText) -> FileObjects {
     let mut file = FileObjects {
         name: Arc::clone(&text.name),
+        length: text.len(),
         digest: digest(text),
         objects: Vec::new(),
         problems: Vec::new(),
@@ -324,5 +356,24 @@ mod tests {
     fn what_is_not_there_is_an_error_that_names_it() {
         let error = Manifests::read(vec![Source::Path("/no/such/folder".into())]).expect_err("nothing there");
         assert!(error.to_string().contains("/no/such/folder"), "{error}");
+    }
+
+    #[test]
+    fn only_a_file_that_may_have_changed_is_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.yaml");
+        fs::write(&path, SERVICE).expect("a file");
+        let mut first = read(folder.path());
+        assert!(first.files[&path].settled.is_none(), "written just now");
+        let seen = files::signature(&path);
+        assert!(!seen.is_settled(Timestamp::now()));
+        assert!(seen.is_settled(Timestamp::now() + jiff::SignedDuration::from_secs(5)));
+        // As if it had been read long after.
+        first.files.get_mut(&path).expect("the file").settled = Some(seen);
+        let same = first.read_again().expect("a folder");
+        assert!(same.files[&path].settled.is_some() && same.same_text(&first));
+        fs::write(&path, SERVICE.replace("web", "api")).expect("a file");
+        let changed = first.read_again().expect("a folder");
+        assert!(changed.files[&path].settled.is_none() && !changed.same_text(&first));
     }
 }

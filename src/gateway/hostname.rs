@@ -107,15 +107,11 @@ impl FromStr for Hostname {
             return Err(InvalidHostname::Address(text.to_owned()));
         }
         let name = text.strip_prefix("*.").unwrap_or(text);
-        let label = |l: &str| {
-            let b = l.as_bytes();
-            !b.is_empty()
-                && b.len() <= 63
-                && b.iter().all(|c| c.is_ascii_alphanumeric() || *c == b'-')
-                && b[0] != b'-'
-                && b[b.len() - 1] != b'-'
+        let label = |b: &[u8]| match b {
+            [b'-', ..] | [.., b'-'] | [] => false,
+            _ => b.len() <= 63 && b.iter().all(|c| c.is_ascii_alphanumeric() || *c == b'-'),
         };
-        if name.split('.').all(label) {
+        if name.as_bytes().split(|b| *b == b'.').all(label) {
             // Mostly it is lower case as it is.
             Ok(Self(if text.bytes().any(|b| b.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }))
         } else {

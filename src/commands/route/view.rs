@@ -136,7 +136,7 @@ fn rule_of<'c>(config: &'c RouteConfig, route: &ObjectRef, rule: usize) -> Optio
 
 fn listener_rows(config: &RouteConfig, explanation: &Explanation) -> Vec<ListenerRow> {
     let hostname = |h: Option<&crate::gateway::hostname::Hostname>| h.map_or_else(|| "*".to_owned(), ToString::to_string);
-    let name = |source: &ObjectRef, name: &str| format!("{}/{}:{name}", source.namespace, source.name);
+    let name = |source: &ObjectRef, name: &str| format!("{}/{}:{name}", source.namespace(), source.name());
     let mut rows: Vec<ListenerRow> = explanation
         .listeners
         .iter()
@@ -169,7 +169,7 @@ fn candidate_rows(config: &RouteConfig, explanation: &Explanation) -> Vec<Candid
         .candidates
         .iter()
         .map(|c| CandidateRow {
-            route: format!("{}/{}", c.route.namespace, c.route.name),
+            route: format!("{}/{}", c.route.namespace(), c.route.name()),
             kind: c.route.kind.as_str(),
             rule: c.rule_name.as_ref().map_or_else(|| c.rule.to_string(), |n| format!("{} ({n})", c.rule)),
             r#match: match_of(config, c).map(match_text).unwrap_or_default(),
@@ -182,7 +182,7 @@ fn candidate_rows(config: &RouteConfig, explanation: &Explanation) -> Vec<Candid
         let listeners: Vec<&str> =
             route.listeners.iter().filter_map(|i| explanation.listeners.get(*i)).map(|l| l.name.as_str()).collect();
         rows.push(CandidateRow {
-            route: format!("{}/{}", route.route.namespace, route.route.name),
+            route: format!("{}/{}", route.route.namespace(), route.route.name()),
             kind: route.route.kind.as_str(),
             rule: String::new(),
             r#match: String::new(),
@@ -244,8 +244,8 @@ fn backend_rows(config: &RouteConfig, rule: &ir::Rule, knows_endpoints: bool) ->
             }
             ir::Target::Backend(key) => {
                 let backend = config.backends.get(key);
-                let name =
-                    backend.map_or_else(|| key.to_string(), |b| format!("{}/{}:{}", b.object.namespace, b.object.name, b.port));
+                let name = backend
+                    .map_or_else(|| key.to_string(), |b| format!("{}/{}:{}", b.object.namespace(), b.object.name(), b.port));
                 let ready: Vec<String> =
                     backend.map(|b| b.endpoints.iter().map(ToString::to_string).collect()).unwrap_or_default();
                 let (result, tone) = match (ready.is_empty(), knows_endpoints) {
@@ -282,8 +282,8 @@ fn answer(
         return Answer { status: Some(404), rule: None, text: "404: no rule matches".to_owned(), location: None };
     };
     let chosen = Chosen {
-        namespace: chosen.route.namespace.clone(),
-        name: chosen.route.name.clone(),
+        namespace: chosen.route.namespace().to_owned(),
+        name: chosen.route.name().to_owned(),
         kind: chosen.route.kind.as_str(),
         rule: chosen.rule,
         rule_name: chosen.rule_name.clone(),

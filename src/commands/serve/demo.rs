@@ -34,7 +34,7 @@ struct Demo {
 
 impl DemoBackends {
     /// Starts a server for every backend of `config` that has none yet and none of the `given` addresses. Those that run stay, so
-    /// that a reload keeps every address.
+    /// that a reload keeps every address. The answer is whether any was started.
     ///
     /// # Errors
     /// When no socket can be had.
@@ -42,7 +42,8 @@ impl DemoBackends {
         &mut self,
         config: &RouteConfig,
         given: &BTreeMap<ServicePort, Vec<SocketAddr>>,
-    ) -> std::io::Result<()> {
+    ) -> std::io::Result<bool> {
+        let before = self.0.len();
         for backend in config.backends.values() {
             let port = ServicePort {
                 namespace: backend.object.namespace().to_owned(),
@@ -58,7 +59,7 @@ impl DemoBackends {
             let server = AbortOnDropHandle::new(tokio::spawn(serve(listener, name)));
             self.0.insert(port, Demo { address, _server: server });
         }
-        Ok(())
+        Ok(self.0.len() > before)
     }
 
     /// Where the servers listen.

@@ -327,17 +327,17 @@ impl Local {
     /// Serves by the files as they are now, or says why not.
     async fn reload(&mut self, update: &Update) -> anyhow::Result<()> {
         let judged = self.backends.judge(&update.manifests).await?;
-        self.take(&judged)?;
+        self.take(judged)?;
         self.said.kept(update);
         Ok(())
     }
 
     /// Serves by what the core makes of the files, if it can be served.
-    fn take(&mut self, judged: &Judged) -> anyhow::Result<()> {
+    fn take(&mut self, judged: Judged) -> anyhow::Result<()> {
         let config = match &judged.config {
             // All that was there is gone: more likely a move under way than the wish to serve nothing.
             Ok(config) if config.listeners.is_empty() => {
-                self.said.say(judged, &[]);
+                self.said.say(&judged, &[]);
                 self.context.out.remark(
                     "warning",
                     Tone::Warn,
@@ -347,20 +347,22 @@ impl Local {
             }
             Ok(config) => config,
             Err(_) => {
-                self.said.say(judged, &[]);
+                self.said.say(&judged, &[]);
                 return Ok(());
             }
         };
         if *config == self.config {
-            self.said.say(judged, &[]);
+            self.said.say(&judged, &[]);
             return Ok(());
         }
         let refusals = self.plane.apply(config)?.refusals;
-        self.said.say(judged, &refusals);
-        self.config = config.clone();
+        self.said.say(&judged, &refusals);
         let text =
             format!("applied the edit: {}, {}", plural(config.listeners.len(), "listener"), plural(config.routes.len(), "route"));
         self.context.out.remark("note", Tone::Good, &text);
+        if let Ok(config) = judged.config {
+            self.config = config;
+        }
         Ok(())
     }
 

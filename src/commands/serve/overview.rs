@@ -48,7 +48,7 @@ impl Overview {
     /// The view of `config`.
     pub(super) fn new(config: &RouteConfig) -> Self {
         let listeners = config.listeners.iter().enumerate().map(|(index, listener)| ListenerRow {
-            gateway: format!("{}/{}", listener.gateway.namespace, listener.gateway.name),
+            gateway: format!("{}/{}", listener.gateway.namespace(), listener.gateway.name()),
             listener: listener.name.clone(),
             protocol: listener.protocol,
             port: listener.port,
@@ -131,11 +131,11 @@ fn rows(config: &RouteConfig, listener: &ir::Listener, route: &ir::Route, hostna
         let (leads_to, endpoints, tone) = leads_to(config, rule);
         for r#match in &rule.matches {
             rows.push(RouteRow {
-                gateway: format!("{}/{}", listener.gateway.namespace, listener.gateway.name),
+                gateway: format!("{}/{}", listener.gateway.namespace(), listener.gateway.name()),
                 listener: listener.name.clone(),
                 hostname: hostname.as_ref().map_or_else(|| ANY.to_owned(), ToString::to_string),
                 r#match: match_text(r#match),
-                route: format!("{}/{}", route.object.namespace, route.object.name),
+                route: format!("{}/{}", route.object.namespace(), route.object.name()),
                 leads_to: leads_to.clone(),
                 endpoints: endpoints.clone(),
                 tone,
@@ -199,8 +199,8 @@ fn leads_to(config: &RouteConfig, rule: &ir::Rule) -> (String, String, Tone) {
             }
             ir::Target::Backend(key) => {
                 let backend = config.backends.get(key);
-                let name =
-                    backend.map_or_else(|| key.to_string(), |b| format!("{}/{}:{}", b.object.namespace, b.object.name, b.port));
+                let name = backend
+                    .map_or_else(|| key.to_string(), |b| format!("{}/{}:{}", b.object.namespace(), b.object.name(), b.port));
                 targets.push(format!("{name}{share}"));
                 let ready = backend.map_or(&[][..], |b| &b.endpoints);
                 endpoints.push(endpoints_text(ready));
@@ -328,7 +328,7 @@ impl Example {
                 Some(Self {
                     method: m.method.clone().unwrap_or_else(|| "GET".to_owned()),
                     host,
-                    path: path.clone(),
+                    path: path.to_string(),
                     query: (!query.is_empty()).then_some(query),
                     headers: exact(&m.headers)?,
                     grpc: false,
@@ -381,7 +381,7 @@ impl Example {
             headers: &headers,
             grpc: self.grpc,
         };
-        table.find(&key).is_some_and(|hit| *hit.rule.route == route.object && hit.rule.index == rule.index)
+        table.find(&key).is_some_and(|hit| hit.rule.route == route.object && hit.rule.index == rule.index)
     }
 }
 

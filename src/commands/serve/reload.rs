@@ -78,12 +78,17 @@ impl Backends {
 
     /// Judges the manifests, after starting what echo servers they need.
     pub(super) async fn judge(&mut self, manifests: &Manifests) -> anyhow::Result<Judged> {
-        let judged = judge(manifests, options(self.quic_pinned, self.given.clone()), HERE);
+        let judged = self.judge_now(manifests);
         let (Some(demo), Ok(config)) = (&mut self.demo, &judged.config) else { return Ok(judged) };
-        demo.cover(config, &self.given).await.context("cannot start an echo server for --demo-backends")?;
+        let started = demo.cover(config, &self.given).await.context("cannot start an echo server for --demo-backends")?;
+        Ok(if started { self.judge_now(manifests) } else { judged })
+    }
+
+    /// Judges the manifests by the addresses that are known now.
+    fn judge_now(&self, manifests: &Manifests) -> Judged {
         let mut backends = self.given.clone();
-        backends.extend(demo.addresses());
-        Ok(judge(manifests, options(self.quic_pinned, backends), HERE))
+        backends.extend(self.demo.iter().flat_map(DemoBackends::addresses));
+        judge(manifests, options(self.quic_pinned, backends), HERE)
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) enum Outcome {
 }
 
 /// A backend that can be served.
+#[derive(Clone)]
 pub(super) struct Usable {
     /// Tells it from the others.
     pub(super) number: usize,
@@ -39,6 +40,7 @@ pub(super) struct Usable {
 
 /// Backends of a snapshot, each resolved once however many rules lead to it.
 pub(super) struct Backends<'s> {
+    services: HashMap<(&'s str, &'s str), (&'s ObjectRef, &'s Service)>,
     endpoints: Endpoints<'s>,
     /// BackendTLSPolicies by the Service that they target.
     policies: BTreeMap<(&'s str, &'s str), Vec<Target<'s>>>,
@@ -61,7 +63,8 @@ impl<'s> Backends<'s> {
                 policies.entry((namespace(&policy.metadata), &target.name)).or_default().push(target_of);
             }
         }
-        Self { endpoints: Endpoints::new(snapshot), policies, resolved: HashMap::default() }
+        let services = snapshot.services.iter().map(|(id, service)| (id.key(), (id, service))).collect();
+        Self { services, endpoints: Endpoints::new(snapshot), policies, resolved: HashMap::default() }
     }
 
     /// Resolves a reference from a route.
@@ -117,9 +120,9 @@ impl<'s> Backends<'s> {
     fn look_up(&mut self, ctx: &mut Ctx<'s>, kind: RouteKind, namespace: &str, service: &str, port: u16) -> Outcome {
         let snapshot = ctx.snapshot;
         let given = given_by_hand(snapshot, namespace, service, port);
-        let Some(object) = snapshot.services.get(namespace, service) else {
+        let Some((id, object)) = self.services.get(&(namespace, service)).copied() else {
             return match given {
-                Some(endpoints) => self.usable(kind, (namespace, service, port), None, endpoints),
+                Some(endpoints) => self.usable(kind, &ObjectRef::new(Kind::Service, namespace, service), port, None, endpoints),
                 None if snapshot.is_complete(Kind::Service) => {
                     Outcome::Unusable(Code::BackendNotFound, format!("there is no service {namespace}/{service}"))
                 }
@@ -159,7 +162,7 @@ impl<'s> Backends<'s> {
             (None, Some(port)) => self.endpoints.of(ctx, (namespace, service), port),
             (None, None) => Vec::new(),
         };
-        self.usable(kind, (namespace, service, port), app_protocol, endpoints)
+        self.usable(kind, id, port, app_protocol, endpoints)
     }
 
     /// The policy that covers a port of a Service, if any. One that names a section covers the port of that name; when no port
@@ -173,14 +176,19 @@ impl<'s> Backends<'s> {
     }
 
     /// The protocol by `appProtocol` (X33; S3 "Backend Protocol", "gRPC backends and appProtocol").
-    fn usable(&self, kind: RouteKind, at: (&str, &str, u16), app_protocol: Option<&str>, endpoints: Vec<SocketAddr>) -> Outcome {
-        let (namespace, service, port) = at;
+    fn usable(
+        &self,
+        kind: RouteKind,
+        service: &ObjectRef,
+        port: u16,
+        app_protocol: Option<&str>,
+        endpoints: Vec<SocketAddr>,
+    ) -> Outcome {
         let (protocol, note) = match (kind, app_protocol) {
             (RouteKind::Grpc, _) | (_, Some("kubernetes.io/h2c" | "grpc" | "http2")) => (BackendProtocol::H2c, None),
             (_, None | Some("http" | "kubernetes.io/ws")) => (BackendProtocol::Http1, None),
             (_, Some(other)) => {
-                let message =
-                    format!("port {port} of service {namespace}/{service} has the unknown appProtocol {other}; HTTP/1.1 is used");
+                let message = format!("port {port} of {service} has the unknown appProtocol {other}; HTTP/1.1 is used");
                 (BackendProtocol::Http1, Some((Code::BackendProtocolUnknown, message)))
             }
         };
@@ -188,10 +196,16 @@ impl<'s> Backends<'s> {
             BackendProtocol::Http1 => "http1",
             BackendProtocol::H2c => "h2c",
         };
-        let key = BackendKey(format!("{namespace}/{service}:{port}/{suffix}").into());
-        let object = ObjectRef::new(Kind::Service, namespace, service);
+        let key =
+            BackendKey([service.namespace(), "/", service.name(), ":", port.to_string().as_str(), "/", suffix].concat().into());
+        let object = service.clone();
         let websocket = app_protocol == Some("kubernetes.io/ws");
-        Outcome::Usable(Arc::new(Usable { number: self.resolved.len(), key, backend: ir::Backend { object, port, protocol, websocket, endpoints }, note }))
+        Outcome::Usable(Arc::new(Usable {
+            number: self.resolved.len(),
+            key,
+            backend: ir::Backend { object, port, protocol, websocket, endpoints },
+            note,
+        }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use foldhash::{HashMap, HashMapExt as _};
 use k8s_openapi::api::core::v1::ServicePort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -15,7 +16,11 @@ use crate::gateway::snapshot::Snapshot;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Every slice, sorted by the Service that it is of.
-pub(super) struct Endpoints<'s>(Vec<(Service<'s>, &'s EndpointSlice)>);
+pub(super) struct Endpoints<'s> {
+    slices: Vec<(Service<'s>, &'s EndpointSlice)>,
+    /// Where those of each Service begin.
+    first: HashMap<Service<'s>, usize>,
+}
 
 /// Namespace and name.
 type Service<'a> = (&'a str, &'a str);
@@ -27,16 +32,19 @@ impl<'s> Endpoints<'s> {
             let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
             Some(((id.namespace(), service.as_str()), slice))
         });
-        let mut slices: Vec<_> = labelled.collect();
+        let mut slices = Vec::with_capacity(snapshot.endpoint_slices.len());
+        slices.extend(labelled);
         slices.sort_by_key(|(service, _)| *service);
-        Self(slices)
+        let mut first = HashMap::with_capacity(slices.len());
+        slices.iter().enumerate().rev().for_each(|(at, (service, _))| _ = first.insert(*service, at));
+        Self { slices, first }
     }
 
     /// Ready endpoints of a port, sorted, without duplicates; where none is ready, those that still serve while they terminate.
     pub(super) fn of(&self, ctx: &mut Ctx<'s>, service: Service<'_>, port: &ServicePort) -> Vec<SocketAddr> {
         let (mut ready, mut draining) = (Vec::new(), Vec::new());
-        let first = self.0.partition_point(|(of, _)| *of < service);
-        for (_, slice) in self.0[first..].iter().take_while(|(of, _)| *of == service) {
+        let first = self.first.get(&service).copied().unwrap_or(self.slices.len());
+        for (_, slice) in self.slices[first..].iter().take_while(|(of, _)| *of == service) {
             let Some(number) = port_in(slice, port) else { continue };
             for (index, endpoint) in slice.endpoints.iter().enumerate() {
                 let conditions = endpoint.conditions.as_ref();

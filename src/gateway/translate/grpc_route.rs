@@ -14,6 +14,7 @@ pub(super) fn rules<'s>(rules: &mut Rules<'_, 's>, spec: &'s GrpcRouteSpec) {
     if all.is_empty() {
         rules.ctx.report(Code::NoRules, rules.object, "spec.rules", "the route has no rules and so takes no request");
     }
+    rules.reserve(all.len());
     all.iter().enumerate().for_each(|(index, rule)| add(rules, index, rule));
 }
 
@@ -23,13 +24,15 @@ fn add<'s>(rules: &mut Rules<'_, 's>, index: usize, rule: &'s GrpcRouteRules) {
         let message = format!("rule {index} is served without session persistence, which is not part of this version");
         rules.report(Code::SessionPersistenceUnsupported, index, format_args!("sessionPersistence"), message);
     }
-    let backends = rule.backend_refs.iter().flatten();
+    let backends = rule.backend_refs.as_deref().unwrap_or_default().iter();
     rules.add(Draft {
         index,
         name: rule.name.as_deref(),
         matches,
-        filters: rule.filters.iter().flatten().map(Into::into).collect(),
-        backends: backends.map(|b| (b.into(), b.filters.iter().flatten().map(Into::into).collect())).collect(),
+        filters: rule.filters.as_deref().unwrap_or_default().iter().map(Into::into).collect(),
+        backends: backends
+            .map(|b| (b.into(), b.filters.as_deref().unwrap_or_default().iter().map(Into::into).collect()))
+            .collect(),
         prefix_only: false,
         response_timeout_ms: None,
     });

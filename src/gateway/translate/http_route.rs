@@ -17,7 +17,10 @@ use crate::gateway::resource::gateway_api::http_route::{
 /// Builds every rule. A route without rules has the schema's default one, which matches everything.
 pub(super) fn rules<'s>(rules: &mut Rules<'_, 's>, spec: &'s HttpRouteSpec) {
     match spec.rules.as_deref().filter(|r| !r.is_empty()) {
-        Some(all) => all.iter().enumerate().for_each(|(index, rule)| add(rules, index, rule)),
+        Some(all) => {
+            rules.reserve(all.len());
+            all.iter().enumerate().for_each(|(index, rule)| add(rules, index, rule));
+        }
         None => {
             let matches = Some(vec![everything(rules)]);
             rules.add(Draft {
@@ -50,13 +53,15 @@ fn add<'s>(rules: &mut Rules<'_, 's>, index: usize, rule: &'s HttpRouteRules) {
         let message = format!("rule {index} is served without session persistence, which is not part of this version");
         rules.report(Code::SessionPersistenceUnsupported, index, format_args!("sessionPersistence"), message);
     }
-    let backends = rule.backend_refs.iter().flatten();
+    let backends = rule.backend_refs.as_deref().unwrap_or_default().iter();
     rules.add(Draft {
         index,
         name: rule.name.as_deref(),
         matches,
-        filters: rule.filters.iter().flatten().map(Into::into).collect(),
-        backends: backends.map(|b| (b.into(), b.filters.iter().flatten().map(Into::into).collect())).collect(),
+        filters: rule.filters.as_deref().unwrap_or_default().iter().map(Into::into).collect(),
+        backends: backends
+            .map(|b| (b.into(), b.filters.as_deref().unwrap_or_default().iter().map(Into::into).collect()))
+            .collect(),
         prefix_only,
         response_timeout_ms,
     });
@@ -118,7 +123,9 @@ fn path(
 /// What the schema's rules say about a literal path (Gateway API `HTTPPathMatch`), for objects that no API server has checked.
 fn path_problem(value: &str) -> Option<&'static str> {
     let has_any = |parts: &[&str]| parts.iter().any(|part| value.contains(part));
-    if !value.starts_with('/') {
+    if value == "/" {
+        None
+    } else if !value.starts_with('/') {
         Some("does not start with a slash")
     } else if value.len() > 1024 {
         Some("has more than 1024 characters")

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::PlaneId;
 use super::ctx::{Ctx, namespace};
 use super::gateway::{Gateways, Gw, Refusal};
 use super::listener_set;
@@ -31,13 +30,6 @@ pub(super) struct Topology<'s> {
     pub(super) by_name: BTreeMap<(Kind, &'s str, &'s str), usize>,
     /// Gateways and ListenerSets that are there but not ours.
     pub(super) foreign: BTreeSet<(Kind, &'s str, &'s str)>,
-}
-
-impl Topology<'_> {
-    /// The plane that serves a listener.
-    pub(super) fn plane(&self, listener: usize) -> &PlaneId {
-        &self.gateways[self.sources[self.listeners[listener].source].gateway].plane
-    }
 }
 
 /// A Gateway or a ListenerSet.

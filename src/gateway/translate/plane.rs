@@ -2,6 +2,7 @@
 //! could not be read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldhash::HashSet;
 
@@ -10,7 +11,7 @@ use super::listener::Topology;
 use super::{Ctx, Held, Plane, PlaneId};
 use crate::gateway::finding::Code;
 use crate::gateway::id::Kind;
-use crate::gateway::ir::{Backend, BackendKey, Listener, RedirectPort, RouteConfig};
+use crate::gateway::ir::{Listener, RedirectPort, RouteConfig};
 use crate::gateway::snapshot::Coverage;
 
 /// Planes as they are built, each named by its number here.
@@ -19,7 +20,7 @@ pub(super) struct Planes {
     pub(super) ids: Vec<PlaneId>,
     pub(super) documents: Vec<RouteConfig>,
     /// Backends of each document, and the numbers of those that it has.
-    backends: Vec<(HashSet<usize>, Vec<(BackendKey, Backend)>)>,
+    backends: Vec<(HashSet<usize>, Vec<Arc<Usable>>)>,
     /// The plane of each listener of the topology, and where it is in the document; none for one that is not accepted.
     places: Vec<Option<(usize, usize)>>,
 }
@@ -87,10 +88,10 @@ impl Planes {
     }
 
     /// Adds a backend to a plane that does not have it yet.
-    pub(super) fn lead_to(&mut self, plane: usize, usable: &Usable) {
+    pub(super) fn lead_to(&mut self, plane: usize, usable: Arc<Usable>) {
         let (known, backends) = &mut self.backends[plane];
         if known.insert(usable.number) {
-            backends.push((usable.key.clone(), usable.backend.clone()));
+            backends.push(usable);
         }
     }
 
@@ -112,7 +113,8 @@ impl Planes {
     pub(super) fn finish(self, ctx: &mut Ctx<'_>, topology: &Topology<'_>) -> BTreeMap<PlaneId, Plane> {
         let mut planes = BTreeMap::new();
         for ((id, mut document), (_, backends)) in self.ids.into_iter().zip(self.documents).zip(self.backends) {
-            document.backends = backends.into_iter().collect();
+            // Most are of this plane alone by now.
+            document.backends = backends.into_iter().map(Arc::unwrap_or_clone).map(|u| (u.key, u.backend)).collect();
             for kind in [Kind::GatewayClass, Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute] {
                 ctx.depends(&id, kind);
             }

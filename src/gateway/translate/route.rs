@@ -144,7 +144,7 @@ fn build<'s>(
             // The same rules say the same on every plane.
             ctx.findings.truncate(mark);
         }
-        built.used.iter().for_each(|usable| planes.lead_to(plane, usable));
+        built.used.into_iter().for_each(|usable| planes.lead_to(plane, usable));
         let document = &mut planes.documents[plane];
         judged.served.push((plane, document.routes.len()));
         let (object, hostnames) = (judged.id.clone(), hostnames.clone());
@@ -188,7 +188,7 @@ fn in_order(snapshot: &Snapshot) -> Vec<Route<'_>> {
                 id,
                 meta: &$route.metadata,
                 hostnames: $hostnames,
-                parents: $route.spec.parent_refs.iter().flatten().map(Into::into).collect(),
+                parents: $route.spec.parent_refs.as_deref().unwrap_or_default().iter().map(Into::into).collect(),
                 asks_for_default: $route.spec.use_default_gateways == Some($default::All),
             }));
         };

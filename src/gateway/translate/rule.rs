@@ -83,6 +83,11 @@ impl<'c, 's> Rules<'c, 's> {
         }
     }
 
+    /// Makes room for so many rules and no more: a document may have very many of them.
+    pub(super) fn reserve(&mut self, rules: usize) {
+        self.built.reserve_exact(rules);
+    }
+
     /// Reports something about a rule of the route.
     pub(super) fn report(&mut self, code: Code, rule: usize, field: impl Display, message: String) {
         let field = format!("spec.rules[{rule}].{field}");

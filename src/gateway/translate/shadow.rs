@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashMapExt as _};
 
+use super::Ctx;
 use super::attach::Parent;
 use super::listener::Topology;
 use super::plane::Planes;
 use super::route::Judged;
-use super::Ctx;
 use crate::gateway::finding::{Code, Finding, Scope};
 use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
@@ -29,7 +29,7 @@ enum Host<'a> {
 
 /// Reports routes that are shadowed, once per parent. Routes come in the order of precedence.
 pub(super) fn shadows(ctx: &mut Ctx<'_>, topology: &Topology<'_>, planes: &Planes, routes: &[Judged<'_>]) {
-    let mut claims: Claims<'_> = HashMap::default();
+    let mut claims: Claims<'_> = HashMap::with_capacity(routes.len());
     let mut hosts = Vec::new();
     for judged in routes {
         let mut shadowed = BTreeMap::new();

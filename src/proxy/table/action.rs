@@ -1,9 +1,9 @@
 //! What a rule does with a request, parsed: filters, redirects, backends with their shares. No matching here.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 
@@ -50,7 +50,7 @@ pub(super) enum InvalidRule {
 /// What compiling one rule needs, and what it leaves behind.
 pub(super) struct Compiling<'a> {
     /// Backends of the document.
-    pub(super) backends: &'a BTreeMap<ir::BackendKey, Arc<Backend>>,
+    pub(super) backends: &'a HashMap<&'a ir::BackendKey, &'a Arc<Backend>>,
     /// Why shares of the rule fail closed.
     pub(super) refused: Vec<InvalidRule>,
 }
@@ -93,7 +93,7 @@ fn entry(compiling: &Compiling<'_>, backend: &ir::WeightedBackend) -> Result<(Ta
         ir::Target::Backend(key) => key,
         ir::Target::Invalid(reason) => return Ok((Target::Refuse(reason.as_str().into()), Vec::new())),
     };
-    let found = compiling.backends.get(key).ok_or_else(|| InvalidRule::UnknownBackend(key.clone()))?;
+    let found = compiling.backends.get(key).copied().ok_or_else(|| InvalidRule::UnknownBackend(key.clone()))?;
     let (redirect, filters) = split_filters(&backend.filters)?;
     Ok((redirect.map_or_else(|| Target::Backend(Arc::clone(found)), Target::Redirect), filters))
 }

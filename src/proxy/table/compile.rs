@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use http::Method;
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +65,8 @@ pub fn compile(config: &ir::RouteConfig) -> Result<Compiled, CompileError> {
         return Err(CompileError::Format { found: config.format });
     }
     let backends = config.backends.iter().map(|(key, backend)| (key.clone(), Arc::new(compile_backend(key, backend)))).collect();
-    let mut compiler = Compiler::new(config, &backends);
+    let by_key = BTreeMap::iter(&backends).collect();
+    let mut compiler = Compiler::new(config, &by_key);
     for route in &config.routes {
         compiler.route(route);
     }
@@ -96,13 +98,13 @@ fn compile_backend(key: &ir::BackendKey, backend: &ir::Backend) -> Backend {
         object: backend.object.clone(),
         protocol: backend.protocol,
         websocket: backend.websocket,
-        endpoints: backend.endpoints.clone().into(),
+        endpoints: backend.endpoints.as_slice().into(),
     }
 }
 
 struct Compiler<'a> {
     listeners: usize,
-    backends: &'a BTreeMap<ir::BackendKey, Arc<Backend>>,
+    backends: &'a HashMap<&'a ir::BackendKey, &'a Arc<Backend>>,
     patterns: Patterns,
     rules: Vec<Rule>,
     matchers: Matchers,
@@ -111,7 +113,7 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(config: &ir::RouteConfig, backends: &'a BTreeMap<ir::BackendKey, Arc<Backend>>) -> Self {
+    fn new(config: &ir::RouteConfig, backends: &'a HashMap<&'a ir::BackendKey, &'a Arc<Backend>>) -> Self {
         Self {
             listeners: config.listeners.len(),
             backends,
@@ -124,30 +126,38 @@ impl<'a> Compiler<'a> {
     }
 
     fn route(&mut self, route: &ir::Route) {
-        let object = Arc::new(route.object.clone());
-        let (known, unknown): (Vec<usize>, Vec<usize>) = route.listeners.iter().partition(|l| **l < self.listeners);
-        let stray = unknown.first().map(|position| InvalidRule::Listener { position: *position, count: self.listeners });
+        let object = &route.object;
+        let known = |listener: &usize| *listener < self.listeners;
+        let stray = route.listeners.iter().find(|listener| !known(listener));
+        let stray = stray.map(|position| InvalidRule::Listener { position: *position, count: self.listeners });
+        let listeners = match stray {
+            None => route.listeners.as_slice().into(),
+            Some(_) => route.listeners.iter().copied().filter(known).collect(),
+        };
         let start = self.matchers.len();
         for (position, rule) in route.rules.iter().enumerate() {
             let place = Place { kind: route.kind, route: self.routes.len(), position, rule: self.rules.len() };
+            let before = self.matchers.len();
             match self.matchers(place, &rule.matches) {
-                Ok(matchers) => {
-                    matchers.into_iter().for_each(|(matcher, rank)| self.matchers.push(matcher, rank));
-                    let rule = self.rule(&object, rule, stray.clone());
+                Ok(()) => {
+                    let rule = self.rule(object, rule, stray.clone());
                     self.rules.push(rule);
                 }
-                Err(error) => self.refuse(&object, rule.index, format!("{error}; the rule is left out")),
+                Err(error) => {
+                    self.matchers.truncate(before);
+                    self.refuse(object, rule.index, format!("{error}; the rule is left out"));
+                }
             }
         }
         self.routes.push(RouteEntry {
-            object,
-            hostnames: route.hostnames.clone().into(),
-            listeners: known.into(),
+            object: object.clone(),
+            hostnames: route.hostnames.as_slice().into(),
+            listeners,
             matchers: start..self.matchers.len(),
         });
     }
 
-    fn rule(&mut self, object: &Arc<ObjectRef>, rule: &ir::Rule, stray: Option<InvalidRule>) -> Rule {
+    fn rule(&mut self, object: &ObjectRef, rule: &ir::Rule, stray: Option<InvalidRule>) -> Rule {
         let mut compiling = Compiling { backends: self.backends, refused: Vec::new() };
         let compiled = match (&rule.refusal, stray) {
             // The controller has reported this one itself.
@@ -163,7 +173,7 @@ impl<'a> Compiler<'a> {
             (Action::Refuse(error.to_string().into()), Vec::new())
         });
         Rule {
-            route: Arc::clone(object),
+            route: object.clone(),
             index: rule.index,
             name: rule.name.as_deref().map(Into::into),
             action,
@@ -176,16 +186,20 @@ impl<'a> Compiler<'a> {
         self.refusals.push(Refusal { route: object.clone(), rule, reason });
     }
 
-    fn matchers(&mut self, place: Place, matches: &[ir::Match]) -> Result<Vec<(Matcher, Rank)>, InvalidRule> {
+    /// Adds the matchers of a rule, up to the first that cannot be used.
+    fn matchers(&mut self, place: Place, matches: &[ir::Match]) -> Result<(), InvalidRule> {
         if matches.is_empty() {
             return Err(InvalidRule::NoMatch);
         }
-        let build = |(position, m): (usize, &ir::Match)| match (place.kind, m) {
-            (ir::RouteKind::Http, ir::Match::Http(m)) => self.http(place, position, m),
-            (ir::RouteKind::Grpc, ir::Match::Grpc(m)) => self.grpc(place, position, m),
-            _ => Err(InvalidRule::OtherKind),
-        };
-        matches.iter().enumerate().map(build).collect()
+        for (position, m) in matches.iter().enumerate() {
+            let (matcher, rank) = match (place.kind, m) {
+                (ir::RouteKind::Http, ir::Match::Http(m)) => self.http(place, position, m)?,
+                (ir::RouteKind::Grpc, ir::Match::Grpc(m)) => self.grpc(place, position, m)?,
+                _ => return Err(InvalidRule::OtherKind),
+            };
+            self.matchers.push(matcher, rank);
+        }
+        Ok(())
     }
 
     fn http(&mut self, place: Place, position: usize, m: &ir::HttpMatch) -> Result<(Matcher, Rank), InvalidRule> {

@@ -145,7 +145,7 @@ impl RouteTable {
                     position,
                 }));
             } else if !admitting.is_empty() {
-                isolated.push(IsolatedRoute { route: (*entry.object).clone(), listeners: admitting });
+                isolated.push(IsolatedRoute { route: entry.object.clone(), listeners: admitting });
             }
         }
         contenders.sort_by_key(|contender| contender.place);
@@ -197,7 +197,7 @@ impl RouteTable {
             };
             let rule = &self.rules[matcher.rule as usize];
             candidates.push(Candidate {
-                route: (*contender.entry.object).clone(),
+                route: contender.entry.object.clone(),
                 rule: rule.index,
                 rule_name: rule.name.as_deref().map(str::to_owned),
                 match_index: contender.place.1.position as usize,

@@ -4,8 +4,9 @@
 //! (which listeners own it, which routes are attached there, in which order their hostnames rank) is settled once per
 //! *pattern* when the table is built. A request costs one lookup per label. Paths and rules are not known here.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
+
+use foldhash::HashMap;
 
 use super::flat::FlatMap;
 use super::index::Set;
@@ -104,7 +105,7 @@ pub(super) fn plan(listeners: &[ir::Listener], routes: &[Attachment<'_>], index:
 
 /// A small number for each Gateway that occurs.
 fn gateway_numbers(listeners: &[ir::Listener]) -> impl Iterator<Item = usize> {
-    let mut seen: HashMap<&ObjectRef, usize> = HashMap::new();
+    let mut seen: HashMap<&ObjectRef, usize> = HashMap::default();
     listeners.iter().map(move |listener| {
         let next = seen.len();
         *seen.entry(&listener.gateway).or_insert(next)
@@ -150,6 +151,8 @@ struct Planner<'a> {
     /// By pattern: the groups of the routes that wrote it.
     written: Vec<Vec<usize>>,
     nodes: Vec<Node>,
+    /// The claims of one route, kept for the room that they take.
+    attached: Vec<Claim>,
 }
 
 const ANY: usize = 0;
@@ -179,18 +182,21 @@ impl<'a> Planner<'a> {
     }
 
     fn attach(&mut self, route: usize, attachment: Attachment<'a>, claims: &[Claim]) {
-        let mut claims: Vec<Claim> = attachment.listeners.iter().map(|listener| claims[*listener]).collect();
-        claims.sort_unstable();
-        claims.dedup();
+        let mut attached = std::mem::take(&mut self.attached);
+        attached.clear();
+        attached.extend(attachment.listeners.iter().map(|listener| claims[*listener]));
+        attached.sort_unstable();
+        attached.dedup();
         let any = attachment.hostnames.is_empty().then_some(None);
         for hostname in attachment.hostnames.iter().map(Some).chain(any) {
             let pattern = self.intern(hostname);
-            for claim in &claims {
+            for claim in &attached {
                 if intersect(hostname, self.patterns[claim.pattern]) {
                     self.add(pattern, *claim, route);
                 }
             }
         }
+        self.attached = attached;
     }
 
     fn add(&mut self, pattern: usize, claim: Claim, route: usize) {
@@ -287,7 +293,7 @@ impl<'a> Planner<'a> {
 
     /// The nodes as a table has them. Groups of the same routes become one set: a route that many listeners admit is indexed once.
     fn buckets(&self, mut index: impl FnMut(&[usize]) -> Set) -> (Box<[Bucket]>, Several) {
-        let mut known: HashMap<&[usize], usize> = HashMap::new();
+        let mut known: HashMap<&[usize], usize> = HashMap::default();
         let mut sets = Vec::new();
         let numbered = self.groups.iter().map(|group| {
             *known.entry(&group.routes).or_insert_with(|| {

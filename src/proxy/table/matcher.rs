@@ -110,6 +110,12 @@ impl Matchers {
         self.asked.len()
     }
 
+    /// Takes back what was added last.
+    pub(super) fn truncate(&mut self, matchers: usize) {
+        self.asked.truncate(matchers);
+        self.ranks.truncate(matchers);
+    }
+
     pub(super) fn get(&self, position: Position) -> &Matcher {
         &self.asked[position.at()]
     }

@@ -52,7 +52,7 @@ pub struct RouteTable {
 /// What `explain` needs to know of a route.
 #[derive(Debug)]
 struct RouteEntry {
-    object: Arc<ObjectRef>,
+    object: ObjectRef,
     hostnames: Box<[Hostname]>,
     /// Positions of the listeners it is attached to.
     listeners: Box<[usize]>,
@@ -112,7 +112,7 @@ impl fmt::Debug for RouteTable {
 #[derive(Debug)]
 pub struct Rule {
     /// The route it belongs to.
-    pub route: Arc<ObjectRef>,
+    pub route: ObjectRef,
     /// Index in the route's `spec.rules`.
     pub index: usize,
     /// `spec.rules[].name`.

@@ -1,8 +1,8 @@
 //! Texts that routes compare with, each kept once per document. How an expression is read is not decided here.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use regex::bytes::Regex;
 
 use crate::gateway::pattern::{self, InvalidPattern};

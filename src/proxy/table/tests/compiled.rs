@@ -210,7 +210,7 @@ fn a_table_knows_its_document() {
     document.0.options.allow_x_original_host = true;
     let table = document.table();
     assert!(table.needs_trailers() && table.options().allow_x_original_host);
-    assert_eq!(table.backends().map(|b| b.key.0.as_str()).collect::<Vec<_>>(), ["ns/a:80/http1", "ns/b:80/http1"]);
+    assert_eq!(table.backends().map(|b| &*b.key.0).collect::<Vec<_>>(), ["ns/a:80/http1", "ns/b:80/http1"]);
     document.0.routes.pop();
     document.0.backends = no_backends();
     assert!(!document.table().needs_trailers() && document.table().backends().next().is_none());

@@ -82,7 +82,7 @@ fn score(m: &ir::Match, request: &Request) -> Option<(Score, String)> {
 
 fn path(m: &ir::PathMatch, path: &str) -> Option<(usize, usize, String)> {
     match m {
-        ir::PathMatch::Exact(want) => (path == want).then(|| (3, want.len(), "/".to_owned())),
+        ir::PathMatch::Exact(want) => (*path == **want).then(|| (3, want.len(), "/".to_owned())),
         ir::PathMatch::Regex(want) => whole(want, path).then(|| (2, want.len(), "/".to_owned())),
         ir::PathMatch::Prefix(want) => {
             let want = want.trim_end_matches('/');
@@ -254,7 +254,7 @@ proptest! {
 
     #[test]
     fn nothing_in_a_document_or_a_request_panics(expression in ".{0,40}", host in ".{0,20}", path in "/?.{0,20}", query in "[&=%+;a-f0-9]{0,30}") {
-        let m = ir::HttpMatch { path: ir::PathMatch::Regex(expression.clone()), ..with_query(prefix("/"), &expression, like(&expression)) };
+        let m = ir::HttpMatch { path: ir::PathMatch::Regex(expression.as_str().into()), ..with_query(prefix("/"), &expression, like(&expression)) };
         let document = Document::open()
             .http("r", &[], vec![vec![m], vec![with_query(prefix(&path), "a", is("b"))], vec![exact(&expression)]])
             .grpc("g", &[], vec![vec![call(Some(like(&expression)), Some(is(&path)))]]);
