@@ -82,8 +82,8 @@ fn the_pure_parts_have_no_io_and_no_clock() {
             }
         }
         // The route table looks up by hash and never iterates; elsewhere the order of a HashMap would reach the output.
-        if source.contains("HashMap") && !belongs(&file, "proxy/table") {
-            wrong.push(format!("src/{file}: HashMap (its order differs from run to run; BTreeMap)"));
+        if source.contains("HashMap") && !belongs(&file, "proxy/table") && file != "gateway/lookup.rs" {
+            wrong.push(format!("src/{file}: HashMap (its order differs from run to run; BTreeMap, or gateway::lookup)"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -6,6 +6,7 @@ pub mod finding;
 pub mod hostname;
 pub mod id;
 pub mod ir;
+mod lookup;
 pub mod pattern;
 pub mod resource;
 pub mod snapshot;

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use foldhash::HashMap;
 use k8s_openapi::api::core::v1::{Service, ServicePort as Port};
 
 use super::ctx::{Ctx, name, namespace};
@@ -15,6 +14,7 @@ use super::reference_grant::{From as Referrer, Grants, To};
 use crate::gateway::finding::Code;
 use crate::gateway::id::{Kind, ObjectRef};
 use crate::gateway::ir::{self, BackendKey, BackendProtocol, RouteKind};
+use crate::gateway::lookup::Lookup;
 use crate::gateway::resource::gateway_api::backend_tls_policy::BackendTlsPolicy;
 use crate::gateway::resource::view::BackendRef;
 use crate::gateway::snapshot::{ServicePort, Snapshot};
@@ -40,11 +40,11 @@ pub(super) struct Usable {
 
 /// Backends of a snapshot, each resolved once however many rules lead to it.
 pub(super) struct Backends<'s> {
-    services: HashMap<(&'s str, &'s str), (&'s ObjectRef, &'s Service)>,
+    services: Lookup<(&'s str, &'s str), (&'s ObjectRef, &'s Service)>,
     endpoints: Endpoints<'s>,
     /// BackendTLSPolicies by the Service that they target.
     policies: BTreeMap<(&'s str, &'s str), Vec<Target<'s>>>,
-    resolved: HashMap<(&'s str, &'s str, u16, RouteKind), Outcome>,
+    resolved: Lookup<(&'s str, &'s str, u16, RouteKind), Outcome>,
 }
 
 struct Target<'s> {
@@ -64,7 +64,7 @@ impl<'s> Backends<'s> {
             }
         }
         let services = snapshot.services.iter().map(|(id, service)| (id.key(), (id, service))).collect();
-        Self { services, endpoints: Endpoints::new(snapshot), policies, resolved: HashMap::default() }
+        Self { services, endpoints: Endpoints::new(snapshot), policies, resolved: Lookup::default() }
     }
 
     /// Resolves a reference from a route.

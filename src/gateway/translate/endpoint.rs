@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use foldhash::{HashMap, HashMapExt as _};
 use k8s_openapi::api::core::v1::ServicePort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -10,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::ctx::{Ctx, name, namespace};
 use crate::gateway::finding::Code;
 use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::lookup::Lookup;
 use crate::gateway::snapshot::Snapshot;
 
 /// The label that says which Service a slice is of.
@@ -19,7 +19,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) struct Endpoints<'s> {
     slices: Vec<(Service<'s>, &'s EndpointSlice)>,
     /// Where those of each Service begin.
-    first: HashMap<Service<'s>, usize>,
+    first: Lookup<Service<'s>, usize>,
 }
 
 /// Namespace and name.
@@ -35,8 +35,8 @@ impl<'s> Endpoints<'s> {
         let mut slices = Vec::with_capacity(snapshot.endpoint_slices.len());
         slices.extend(labelled);
         slices.sort_by_key(|(service, _)| *service);
-        let mut first = HashMap::with_capacity(slices.len());
-        slices.iter().enumerate().rev().for_each(|(at, (service, _))| _ = first.insert(*service, at));
+        let mut first = Lookup::with_capacity(slices.len());
+        slices.iter().enumerate().rev().for_each(|(at, (service, _))| first.insert(*service, at));
         Self { slices, first }
     }
 

@@ -4,8 +4,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldhash::{HashMap, HashMapExt as _};
-
 use super::Ctx;
 use super::attach::Parent;
 use super::listener::Topology;
@@ -15,10 +13,11 @@ use crate::gateway::finding::{Code, Finding, Scope};
 use crate::gateway::hostname::Hostname;
 use crate::gateway::id::ObjectRef;
 use crate::gateway::ir::{Match, PathMatch, Route};
+use crate::gateway::lookup::Lookup;
 
 /// Who claims what. A tunnel does not tell on which port or through which Gateway a request came, so that a claim is of the plane:
 /// the plane by its number, a host, and a match with its parts in order.
-type Claims<'a> = HashMap<(usize, Host<'a>, Cow<'a, Match>), &'a ObjectRef>;
+type Claims<'a> = Lookup<(usize, Host<'a>, Cow<'a, Match>), &'a ObjectRef>;
 
 /// The hostname as written or, without one, the hostname that the listener lends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +28,7 @@ enum Host<'a> {
 
 /// Reports routes that are shadowed, once per parent. Routes come in the order of precedence.
 pub(super) fn shadows(ctx: &mut Ctx<'_>, topology: &Topology<'_>, planes: &Planes, routes: &[Judged<'_>]) {
-    let mut claims: Claims<'_> = HashMap::with_capacity(routes.len());
+    let mut claims: Claims<'_> = Lookup::with_capacity(routes.len());
     let mut hosts = Vec::new();
     for judged in routes {
         let mut shadowed = BTreeMap::new();
@@ -40,7 +39,7 @@ pub(super) fn shadows(ctx: &mut Ctx<'_>, topology: &Topology<'_>, planes: &Plane
             for same in hosts.chunk_by(|(a, _), (b, _)| a == b) {
                 let host = same[0].0;
                 for (rule, r#match) in route.rules.iter().flat_map(|rule| rule.matches.iter().map(|m| (rule.index, m))) {
-                    let first = *claims.entry((*plane, host, ordered(r#match))).or_insert(judged.id);
+                    let first = *claims.get_or_insert_with((*plane, host, ordered(r#match)), || judged.id);
                     if first != judged.id {
                         for (_, parent) in same {
                             shadowed.entry(*parent).or_insert((rule, first, host));

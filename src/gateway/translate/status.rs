@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldhash::HashMap;
-
 use super::PlaneId;
 use super::class::Class;
 use super::ctx::Ctx;
@@ -16,6 +14,7 @@ use crate::gateway::condition::{
 };
 use crate::gateway::finding::{Finding, Scope};
 use crate::gateway::id::{Kind, ObjectRef};
+use crate::gateway::lookup::Lookup;
 use crate::gateway::resource::view::ParentRef;
 
 const ACCEPTED: Verdict = Verdict { r#type: "Accepted", status: ConditionStatus::True, reason: "Accepted" };
@@ -47,7 +46,7 @@ pub(super) fn statuses(
         let attached = (source.id.kind == Kind::Gateway).then(|| attached_sets.get(&source.gateway).copied().unwrap_or(0));
         statuses.push((source.id.clone(), Status::Listeners(listeners(ctx, topology, at, source, attached))));
     }
-    let mut shared = Shared { parents: HashMap::default(), controller: ctx.snapshot.options.controller_name.as_str().into() };
+    let mut shared = Shared { parents: Lookup::default(), controller: ctx.snapshot.options.controller_name.as_str().into() };
     for route in routes {
         statuses.push((route.id.clone(), Status::Route(self::route(ctx, &mut shared, route))));
     }
@@ -116,7 +115,7 @@ fn listeners(ctx: &Ctx<'_>, topology: &Topology<'_>, at: usize, source: &Source<
 
 /// What statuses of routes repeat.
 struct Shared<'s> {
-    parents: HashMap<ParentRef<'s>, Arc<ParentRefStatus>>,
+    parents: Lookup<ParentRef<'s>, Arc<ParentRefStatus>>,
     controller: Arc<str>,
 }
 
@@ -129,7 +128,7 @@ fn route<'s>(ctx: &Ctx<'_>, shared: &mut Shared<'s>, route: &Judged<'s>) -> Rout
             conditions.retain(|c| matches!(c.r#type, "Accepted" | "ResolvedRefs"));
         }
         let reference = &route.references[parent.index];
-        let parent_ref = shared.parents.entry(*reference).or_insert_with(|| {
+        let parent_ref = shared.parents.get_or_insert_with(*reference, || {
             Arc::new(ParentRefStatus {
                 group: reference.group.to_owned(),
                 kind: reference.kind.to_owned(),
