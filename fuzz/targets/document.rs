@@ -18,7 +18,7 @@ pub(crate) fn target(data: &[u8]) {
             for grpc in [false, true] {
                 let key = RequestKey { host, path, query: Some("a=b&c"), method: &Method::GET, headers: &headers, grpc };
                 if let Some(hit) = compiled.table.find(&key) {
-                    assert!(config.routes.iter().any(|route| route.object == *hit.rule.route), "a rule of no route");
+                    assert!(config.routes.iter().any(|route| route.object == hit.rule.route), "a rule of no route");
                 }
             }
         }

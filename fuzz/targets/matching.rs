@@ -92,9 +92,9 @@ fn one_match(c: &mut Choices<'_>, grpc: bool) -> Match {
         return Match::Grpc(ir::GrpcMatch { service: text(c), method: text(c), headers: values(c) });
     }
     let path = match c.below(3) {
-        0 => PathMatch::Exact(c.of(PATHS).to_owned()),
-        1 => PathMatch::Regex(c.of(["/a.*", "/[ab]", "/a/b"]).to_owned()),
-        _ => PathMatch::Prefix(c.of(PREFIXES).to_owned()),
+        0 => PathMatch::Exact(c.of(PATHS).into()),
+        1 => PathMatch::Regex(c.of(["/a.*", "/[ab]", "/a/b"]).into()),
+        _ => PathMatch::Prefix(c.of(PREFIXES).into()),
     };
     let method = (c.below(3) == 0).then(|| c.of(METHODS).to_string());
     Match::Http(HttpMatch { path, method, headers: values(c), query: values(c) })
@@ -162,15 +162,15 @@ fn header_holds(wanted: &ValueMatch, headers: &HeaderMap) -> bool {
 
 fn path_fits(path: &PathMatch, is: &str) -> bool {
     match path {
-        PathMatch::Exact(wanted) => wanted == is,
-        PathMatch::Regex(wanted) => match wanted.as_str() {
+        PathMatch::Exact(wanted) => **wanted == *is,
+        PathMatch::Regex(wanted) => match &**wanted {
             "/a.*" => is.starts_with("/a"),
             "/[ab]" => is == "/a" || is == "/b",
             literal => is == literal,
         },
         PathMatch::Prefix(wanted) => {
             let elements = |path: &str| path.strip_suffix('/').unwrap_or(path).split('/').map(str::to_owned).collect::<Vec<_>>();
-            wanted == "/"
+            &**wanted == "/"
                 || elements(is).starts_with(&elements(wanted))
                 || format!("{is}/").starts_with(&format!("{}/", wanted.trim_end_matches('/')))
         }
@@ -269,7 +269,7 @@ pub(crate) fn target(data: &[u8]) {
             headers: &request.headers,
             grpc: request.grpc,
         };
-        let found = compiled.table.find(&key).map(|hit| (&*hit.rule.route, hit.rule.index));
+        let found = compiled.table.find(&key).map(|hit| (&hit.rule.route, hit.rule.index));
         let wanted = model(&config, &request);
         assert_eq!(found, wanted, "{config:#?}\n{} {} {:?} {:?}", request.host, request.path, request.query, request.headers);
     }

@@ -63,7 +63,7 @@ pub(crate) fn config(n: u64, grpc: bool, origins: &[SocketAddr], chance: &mut Ch
 }
 
 fn key(name: &str, protocol: &str) -> BackendKey {
-    BackendKey(format!("soak/{name}:80/{protocol}"))
+    BackendKey(format!("soak/{name}:80/{protocol}").into())
 }
 
 /// At least one of the backends, and now and then a neighbour at whose port nobody listens.
