@@ -251,6 +251,32 @@ async fn a_drain_waits_for_the_edge_to_have_what_was_sent() {
 }
 
 #[tokio::test]
+async fn a_drain_waits_for_requests_that_were_lost_on_the_way() {
+    let world = World::start(Protocol::Quic).await;
+    let faults = world.edge.faults();
+    faults.silence_udp(true);
+    let edge = world.clients();
+    let asked: Vec<_> = (0..40).map(|_| tokio::spawn(async move { get(edge, "/x").await })).collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let connector = world.connector.clone();
+    let drained = tokio::spawn(async move { connector.drain().await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The path comes back for just as long as it takes to unregister.
+    faults.silence_udp(false);
+    let unregistered = |e: &cftunnel::edge::Event| matches!(e.kind, EventKind::Unregistered { .. });
+    while !world.edge.state().events.iter().any(unregistered) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    faults.silence_udp(true);
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    faults.silence_udp(false);
+    for answer in asked {
+        assert_eq!(within(SOON, answer).await.unwrap().status, 200);
+    }
+    within(SOON, drained).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_drain_while_connections_register_unregisters_them() {
     for protocol in BOTH {
         let edge = Setup::edge().await;

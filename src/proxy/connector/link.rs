@@ -20,6 +20,9 @@ use crate::proxy::http::Duplex;
 const IDLE_CHECK: Duration = Duration::from_millis(50);
 const IDLE_CHECKS: u32 = 4;
 
+/// Tells how often the peer was heard of. Only of a transport on which what was sent earlier may arrive later.
+pub(super) type Heard = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// The control stream of either transport.
 pub(super) type ControlStream = Box<dyn Duplex>;
 
@@ -99,6 +102,7 @@ pub(super) struct Link {
     pub(super) leaving: CancellationToken,
     control: Option<oneshot::Receiver<ControlStream>>,
     requests: TaskTracker,
+    heard: Option<Heard>,
     /// The task that drives the connection; ends with it.
     driver: JoinHandle<LinkError>,
     close: DropGuard,
@@ -120,6 +124,7 @@ impl Link {
     pub(super) fn spawn<F>(
         local: Option<IpAddr>,
         requests: TaskTracker,
+        heard: Option<Heard>,
         leaving: CancellationToken,
         drive: impl FnOnce(Ends) -> F,
     ) -> Self
@@ -131,7 +136,7 @@ impl Link {
         let ends = Ends { rtt: Arc::clone(&rtt), control: sender, close: close.clone(), cut: cut.clone() };
         let driver = tokio::spawn(drive(ends));
         let (close, cut) = (close.drop_guard(), cut.drop_guard());
-        Self { local, rtt, leaving, control: Some(control), requests, driver, close, cut }
+        Self { local, rtt, leaving, control: Some(control), requests, heard, driver, close, cut }
     }
 
     /// The control stream, once.
@@ -152,14 +157,18 @@ impl Link {
         (&mut self.driver).await.unwrap_or(LinkError::Panicked)
     }
 
-    /// Waits until no request has been under way for a moment.
+    /// Waits until no request has been under way for a moment, in a time in which the edge could have sent one: over QUIC a request
+    /// that was lost is sent again only when the path carries datagrams, maybe long after what was sent later.
     pub(super) fn idle(&self) -> impl Future<Output = ()> + use<> {
-        let requests = self.requests.clone();
+        let (requests, heard) = (self.requests.clone(), self.heard.clone());
         async move {
+            let count = || heard.as_ref().map(|heard| heard());
+            let before = count();
             let mut checks = 0;
             while checks < IDLE_CHECKS {
                 tokio::time::sleep(IDLE_CHECK).await;
-                checks = if requests.is_empty() { checks + 1 } else { 0 };
+                let deaf = before.is_some() && count() == before;
+                checks = if requests.is_empty() && !deaf { checks + 1 } else { 0 };
             }
         }
     }
@@ -174,5 +183,30 @@ impl Link {
             // The driver bounds its own goodbye; its outcome no longer matters.
             drop(driver.await);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_on_which_nothing_is_heard_is_not_taken_for_idle() {
+        let datagrams = Arc::new(AtomicU64::new(7));
+        let heard: Heard = Arc::new({
+            let datagrams = Arc::clone(&datagrams);
+            move || datagrams.load(Ordering::Relaxed)
+        });
+        let requests = TaskTracker::new();
+        let link = Link::spawn(None, requests.clone(), Some(heard), CancellationToken::new(), |_ends| std::future::pending());
+        let mut idle = std::pin::pin!(link.idle());
+        let long = Duration::from_secs(60);
+        assert!(tokio::time::timeout(long, &mut idle).await.is_err(), "the edge could not have sent any");
+        // The path is back, and with it comes a request that was lost before.
+        datagrams.fetch_add(1, Ordering::Relaxed);
+        let request = requests.token();
+        assert!(tokio::time::timeout(long, &mut idle).await.is_err(), "a request is under way");
+        drop(request);
+        tokio::time::timeout(IDLE_CHECK * (IDLE_CHECKS + 1), idle).await.expect("idle");
     }
 }

@@ -87,7 +87,7 @@ where
     let io = Watched::new(io, Arc::clone(&traffic), leaving.clone());
     let connection = builder().handshake::<_, Bytes>(io).await?;
     let requests = streams.requests.clone();
-    Ok(Link::spawn(local, requests, leaving, |ends| drive(connection, Arc::new(streams), ends, traffic)))
+    Ok(Link::spawn(local, requests, None, leaving, |ends| drive(connection, Arc::new(streams), ends, traffic)))
 }
 
 fn builder() -> h2::server::Builder {

@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Ends, Link, LinkError};
+use super::link::{Ends, Heard, Link, LinkError};
 use super::state::Transport;
 use super::stream::Streams;
 use super::tls::{self, Roots, TlsError};
@@ -150,7 +150,11 @@ pub(super) async fn dial<S: Serve>(
     let requests = streams.requests.clone();
     // QUIC has no announcement of an end.
     let leaving = CancellationToken::new();
-    Ok(Link::spawn(connection.local_ip(), requests, leaving, |ends| drive(connection, Arc::new(streams), ends)))
+    let heard: Heard = Arc::new({
+        let connection = connection.clone();
+        move || connection.stats().udp_rx.datagrams
+    });
+    Ok(Link::spawn(connection.local_ip(), requests, Some(heard), leaving, |ends| drive(connection, Arc::new(streams), ends)))
 }
 
 /// Finds out whether a handshake succeeds.
