@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::control::{Control, ControlError, Details};
+use super::control::{Control, ControlError, Details, RPC_TIMEOUT};
 use super::dns::Resolve;
 use super::edge::Edge;
 use super::link::{ControlStream, Link, LinkError, Rtt};
@@ -24,6 +24,10 @@ use crate::proxy::http::Serve;
 
 /// What the connector can do (tunnel-protocol §6.3).
 const FEATURES: [&str; 4] = ["allow_remote_config", "serialized_headers", "support_datagram_v2", "support_quic_eof"];
+
+/// Longest wait for the edge to confirm that it sends no more requests, if the grace allows it. Closing without that loses those
+/// that it sends meanwhile; an edge that is dead, not slow, is found out sooner by other means.
+const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What we tell the edge of a locally managed tunnel: that nothing is routed by its documents.
 const LOCAL_CONFIGURATION: &[u8] = br#"{"ingress":[{"service":"http_status:404"}]}"#;
@@ -217,8 +221,9 @@ impl<S: Serve, R: Resolve> Dialer<S, R> {
     }
 
     async fn retire(&self, dial: &Dial, mut link: Link, mut control: Control<ControlStream>) {
+        let limit = self.grace.clamp(RPC_TIMEOUT, UNREGISTER_TIMEOUT);
         let unregistered = tokio::select! {
-            result = control.unregister() => result,
+            result = control.unregister(limit) => result,
             error = link.ended() => {
                 tracing::debug!(error = %error, "Connection ended before it was unregistered");
                 return self.report(Report::Closed(dial.id)).await;

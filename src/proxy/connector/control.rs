@@ -35,8 +35,8 @@ pub(super) enum ControlError {
     #[error("the edge aborted the control stream: {0}")]
     Aborted(String),
     /// The edge did not answer in time.
-    #[error("the edge did not answer the {0} within {seconds} s", seconds = RPC_TIMEOUT.as_secs())]
-    Timeout(&'static str),
+    #[error("the edge did not answer the {0} within {seconds} s", seconds = .1.as_secs())]
+    Timeout(&'static str, Duration),
     /// The edge could not handle the call.
     #[error("the edge failed the {call}: {reason}")]
     Failed {
@@ -66,7 +66,7 @@ impl ControlError {
             Self::Refused { duplicate, retry_after, .. } => Loss::Refused { duplicate: *duplicate, retry_after: *retry_after },
             // The edge has spoken, if not clearly: the address and the transport work.
             Self::Failed { .. } | Self::Aborted(_) => Loss::Refused { duplicate: false, retry_after: None },
-            Self::Io(_) | Self::Wire(_) | Self::Ended | Self::Timeout(_) => Loss::Dial,
+            Self::Io(_) | Self::Wire(_) | Self::Ended | Self::Timeout(..) => Loss::Dial,
         }
     }
 }
@@ -120,15 +120,15 @@ impl<IO: Duplex> Control<IO> {
                 }
             }
         };
-        let details = timeout("registration", answer).await?;
+        let details = timeout("registration", RPC_TIMEOUT, answer).await?;
         Ok((control, details))
     }
 
     /// Has the edge send no new requests, then says goodbye.
     ///
     /// # Errors
-    /// When the edge does not confirm it in time.
-    pub(super) async fn unregister(&mut self) -> Result<(), ControlError> {
+    /// When the edge does not confirm it within `limit`.
+    pub(super) async fn unregister(&mut self, limit: Duration) -> Result<(), ControlError> {
         let bytes = self.client.unregister()?;
         self.output.extend_from_slice(&bytes);
         let answer = async {
@@ -141,10 +141,10 @@ impl<IO: Duplex> Control<IO> {
                 }
             }
         };
-        timeout("unregistration", answer).await?;
+        timeout("unregistration", limit, answer).await?;
         let bytes = self.client.abort();
         self.output.extend_from_slice(&bytes);
-        timeout("goodbye", async {
+        timeout("goodbye", RPC_TIMEOUT, async {
             self.flush().await?;
             Ok(self.io.shutdown().await?)
         })
@@ -204,8 +204,12 @@ impl<IO: Duplex> Control<IO> {
     }
 }
 
-async fn timeout<T>(call: &'static str, answer: impl Future<Output = Result<T, ControlError>>) -> Result<T, ControlError> {
-    tokio::time::timeout(RPC_TIMEOUT, answer).await.unwrap_or(Err(ControlError::Timeout(call)))
+async fn timeout<T>(
+    call: &'static str,
+    limit: Duration,
+    answer: impl Future<Output = Result<T, ControlError>>,
+) -> Result<T, ControlError> {
+    tokio::time::timeout(limit, answer).await.unwrap_or(Err(ControlError::Timeout(call, limit)))
 }
 
 fn refused(response: ConnectionResponse) -> ControlError {
@@ -246,7 +250,10 @@ mod tests {
         }
     }
 
-    /// Plays the edge until the connector goes: answers registrations with `response` and unregistrations with yes.
+    /// How long the edge takes to answer an unregistration.
+    const BUSY: Duration = Duration::from_secs(8);
+
+    /// Plays the edge until the connector goes: answers registrations with `response`, and unregistrations with yes when it comes to it.
     async fn edge(mut io: DuplexStream, response: ConnectionResponse) -> bool {
         let (mut server, mut unregistered) = (RegistrationServer::new(), false);
         let mut buffer = BytesMut::new();
@@ -258,6 +265,7 @@ mod tests {
                     }
                     RegistrationEvent::Unregister { call } => {
                         unregistered = true;
+                        tokio::time::sleep(BUSY).await;
                         drop(server.acknowledge(call).map(|b| buffer.extend(b)));
                     }
                     _ => {}
@@ -271,16 +279,19 @@ mod tests {
         unregistered
     }
 
-    #[tokio::test]
-    async fn a_connection_registers_and_unregisters() {
-        let (ours, theirs) = duplex(4096);
-        let details = ConnectionResponse::Details { uuid: uuid::Uuid::nil(), location: "ams\n01".into(), remotely_managed: true };
-        let edge = tokio::spawn(edge(theirs, details));
-        let (mut control, details) = Control::register(ours, &registration()).await.expect("registered");
-        assert_eq!(details.location, "ams01");
-        control.unregister().await.expect("unregistered");
-        drop(control);
-        assert!(edge.await.expect("no panic"));
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_registers_and_unregisters_in_the_time_that_it_is_given() {
+        for (limit, in_time) in [(BUSY * 2, true), (BUSY / 2, false)] {
+            let (ours, theirs) = duplex(4096);
+            let details =
+                ConnectionResponse::Details { uuid: uuid::Uuid::nil(), location: "ams\n01".into(), remotely_managed: true };
+            let edge = tokio::spawn(edge(theirs, details));
+            let (mut control, details) = Control::register(ours, &registration()).await.expect("registered");
+            assert_eq!(details.location, "ams01");
+            assert_eq!(control.unregister(limit).await.is_ok(), in_time);
+            drop(control);
+            assert!(edge.await.expect("no panic"));
+        }
     }
 
     #[tokio::test]
@@ -302,7 +313,7 @@ mod tests {
     async fn silence_garbage_and_an_early_end_are_failed_dials() {
         let (ours, _silent) = duplex(4096);
         let error = Control::register(ours, &registration()).await.map(drop).expect_err("silent");
-        assert!(matches!(error, ControlError::Timeout("registration")));
+        assert!(matches!(error, ControlError::Timeout("registration", _)));
         assert_eq!(error.loss(), Loss::Dial);
 
         let (ours, mut theirs) = duplex(4096);
