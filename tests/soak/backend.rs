@@ -30,7 +30,7 @@ type Answer = Response<Out>;
 
 /// Number of backends.
 const COUNT: usize = 4;
-/// Bytes of a piece of a response.
+/// Bytes of a piece of a response, and of what a slow backend reads between two pauses.
 const PIECE: usize = 16 * 1024;
 /// How long requests are remembered, in two generations.
 const MEMORY: Duration = Duration::from_secs(120);
@@ -193,17 +193,21 @@ async fn plain(seen: &Seen, plan: &Plan, body: Incoming) -> io::Result<Answer> {
 /// Reads and checks the request's body; what is to be told about it.
 async fn read_upload(seen: &Seen, plan: &Plan, mut body: Incoming) -> Option<&'static str> {
     let len = plan.upload.as_ref().map_or(0, |u| u.len);
-    let mut check = Check::new(plan.id, Way::Up, len);
+    let (mut check, mut read) = (Check::new(plan.id, Way::Up, len), 0);
     while let Some(frame) = body.frame().await {
         // Broken off: the client left or the connection was cut, and it shows as what it is.
         let Ok(frame) = frame else { return Some("broken") };
-        if let Ok(data) = frame.into_data()
-            && let Err(error) = check.take(&data)
-        {
+        let Ok(data) = frame.into_data() else { continue };
+        if let Err(error) = check.take(&data) {
             seen.wrong(format!("upload of {}: {error}", plan.describe()));
             return Some("wrong");
         }
-        tokio::time::sleep(plan.read_pause).await;
+        // By bytes, for a frame may be ever so small.
+        read += data.len();
+        while !plan.read_pause.is_zero() && read >= PIECE {
+            read -= PIECE;
+            tokio::time::sleep(plan.read_pause).await;
+        }
     }
     if let Err(error) = check.end() {
         seen.wrong(format!("upload of {}: {error}", plan.describe()));

@@ -29,7 +29,7 @@ type Out = UnsyncBoxBody<Bytes, Infallible>;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long a connection to the edge is kept; the edge keeps it for longer.
 const KEEP: Duration = Duration::from_secs(5);
-/// Bytes of a piece of an upload.
+/// Bytes of a piece of an upload, and of what a slow client reads between two pauses.
 const PIECE: usize = 8192;
 
 /// The clients of one edge.
@@ -320,12 +320,15 @@ fn check_head(plan: &Plan, status: u16, headers: &HeaderMap, acked: u64) -> Resu
 
 async fn read(plan: &Plan, mut body: Incoming) -> Result<(), Fault> {
     let mut check = Check::new(plan.id, Way::Down, plan.body_len());
+    let mut read = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(lost(Stage::Body))?;
-        if let Ok(data) = frame.into_data() {
-            check.take(&data).map_err(Fault::Wrong)?;
-        }
-        if !plan.client_pause.is_zero() {
+        let Ok(data) = frame.into_data() else { continue };
+        check.take(&data).map_err(Fault::Wrong)?;
+        // By bytes: a frame can be a single datagram, and a thousand pauses last longer than a request may.
+        read += data.len();
+        while !plan.client_pause.is_zero() && read >= PIECE {
+            read -= PIECE;
             sleep(plan.client_pause).await;
         }
     }

@@ -24,9 +24,9 @@ pub(crate) struct Plan {
     pub(crate) head_pause: Duration,
     /// Between pieces of the response, at the backend.
     pub(crate) drip: Duration,
-    /// Between reads of the request's body, at the backend.
+    /// For each piece of the request's body, at the backend.
     pub(crate) read_pause: Duration,
-    /// Between reads of the response, at the client.
+    /// For each piece of the response, at the client.
     pub(crate) client_pause: Duration,
     pub(crate) end: End,
     /// When the client walks away.
