@@ -1,5 +1,5 @@
-//! What a backend answers, over a real socket: nothing panics, the answer is the same however its bytes are cut, and none of them is
-//! ever taken for the answer to another request.
+//! What a backend answers, over a real socket: nothing panics, the answer is the same however its bytes are cut, and none of them
+//! is ever taken for the answer to another request.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;

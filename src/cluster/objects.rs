@@ -72,8 +72,8 @@ impl Manifests {
         })
     }
 
-    /// Reads the files again that may have changed. A file whose new version is broken keeps the objects of its last good one, and so does a named
-    /// file that is gone; a file that has gone from a folder takes its objects with it.
+    /// Reads the files again that may have changed. A file whose new version is broken keeps the objects of its last good one, and
+    /// so does a named file that is gone; a file that has gone from a folder takes its objects with it.
     ///
     /// # Errors
     /// When a source is not there; what was read before is still good.

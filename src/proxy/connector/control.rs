@@ -253,7 +253,8 @@ mod tests {
     /// How long the edge takes to answer an unregistration.
     const BUSY: Duration = Duration::from_secs(8);
 
-    /// Plays the edge until the connector goes: answers registrations with `response`, and unregistrations with yes when it comes to it.
+    /// Plays the edge until the connector goes: answers registrations with `response`, and unregistrations with
+    /// yes when it comes to it.
     async fn edge(mut io: DuplexStream, response: ConnectionResponse) -> bool {
         let (mut server, mut unregistered) = (RegistrationServer::new(), false);
         let mut buffer = BytesMut::new();
