@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Ping, PingPong, Reason};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -36,6 +36,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(3);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long cutting may take, and how long the peer has to close its side of a connection that is over.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What is read from the socket at once. rustls alone reads 4 KiB at a time, five times for a full record.
+const READ_BUFFER: usize = 64 * 1024;
 
 /// Streams that one connection carries at once.
 const MAX_STREAMS: u32 = 8192;
@@ -68,6 +71,7 @@ pub(super) async fn dial<S: Serve>(
         let tcp = TcpStream::connect(address).await.map_err(refused)?;
         tcp.set_nodelay(true).map_err(refused)?;
         let local = tcp.local_addr().ok().map(|a| a.ip());
+        let tcp = BufReader::with_capacity(READ_BUFFER, tcp);
         let tls = TlsConnector::from(tls).connect(tls::server_name(Transport::Http2), tcp).await.map_err(refused)?;
         serve(tls, local, streams).await
     };

@@ -1,5 +1,6 @@
 //! A request on its way to a backend: its head, then its body in the frame that the head announced.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,9 +18,16 @@ use super::head::{Framing, encode};
 use crate::proxy::http::BodyError;
 use crate::proxy::http::request_body::{RequestBody, Sent};
 
-/// Chunks up to this size are copied behind what is being written; larger ones are written from where they are.
+/// Up to this many bytes are copied behind what is being written; more are written from where they are.
 const COPIED: usize = 4 * 1024;
+/// What is written at once: as much as the kernel takes for one segment of TCP, however small the frames it came in.
+const BATCH: usize = 64 * 1024;
+/// Pieces that are written at once.
+const PIECES: usize = 16;
+/// What ends a chunk, and what ends the body (RFC 9112 §7.1).
 const CRLF: &[u8] = b"\r\n";
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+const CRLF_LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 
 /// Why a request could not be sent.
 #[derive(Debug)]
@@ -36,13 +44,13 @@ pub(in crate::proxy::http) struct Upload {
     /// The head, then whatever frames the body or is small.
     buffer: Vec<u8>,
     written: usize,
-    /// A large piece of the body, to be written behind `buffer`.
-    chunk: Bytes,
-    /// Bytes of CR LF still to be written behind `chunk`.
-    tail: usize,
+    /// Large pieces of the body, to be written behind `buffer`.
+    pieces: VecDeque<Bytes>,
+    /// Framing to be written behind `pieces`.
+    tail: &'static [u8],
     body: RequestBody,
     framing: Framing,
-    /// Everything is in `buffer`, `chunk` and `tail`.
+    /// Everything is in `buffer`, `pieces` and `tail`.
     ended: bool,
     done: bool,
     /// Whether the connection has taken any of it.
@@ -69,8 +77,8 @@ impl Upload {
         Self {
             buffer: encode(method, uri, headers, framing),
             written: 0,
-            chunk: Bytes::new(),
-            tail: 0,
+            pieces: VecDeque::new(),
+            tail: &[],
             body,
             framing,
             ended: bodiless,
@@ -114,7 +122,7 @@ impl Upload {
     pub(super) fn take(&mut self) -> Self {
         Self {
             buffer: std::mem::take(&mut self.buffer),
-            chunk: std::mem::take(&mut self.chunk),
+            pieces: std::mem::take(&mut self.pieces),
             body: std::mem::replace(&mut self.body, RequestBody::empty()),
             ..*self
         }
@@ -122,7 +130,7 @@ impl Upload {
 
     /// Sends no more.
     pub(super) fn give_up(&mut self) {
-        self.chunk = Bytes::new();
+        self.pieces = VecDeque::new();
         self.body = RequestBody::empty();
         self.done = true;
     }
@@ -147,47 +155,70 @@ impl Upload {
     }
 
     fn has_pending(&self) -> bool {
-        self.written < self.buffer.len() || !self.chunk.is_empty() || self.tail > 0
+        self.written < self.buffer.len() || !self.pieces.is_empty() || !self.tail.is_empty()
     }
 
-    /// Takes pieces of the body while they are small. Pending when there is no other now.
+    /// Takes as much of the body as is written at once. Pending when there is no more now.
     fn poll_gather(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        while !self.ended && self.chunk.is_empty() && self.tail == 0 && self.buffer.len() - self.written < COPIED {
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(frame) => {
-                    if let Ok(data) = frame?.into_data()
-                        && !data.is_empty()
-                    {
-                        self.queue(data)?;
+        if !self.pieces.is_empty() || !self.tail.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while !self.ended && self.buffer.len() - self.written < COPIED {
+            let mut bytes = 0;
+            let more = loop {
+                if bytes >= BATCH || self.pieces.len() == PIECES {
+                    break Poll::Ready(true);
+                }
+                match Pin::new(&mut self.body).poll_frame(cx) {
+                    Poll::Pending => break Poll::Pending,
+                    Poll::Ready(None) => break Poll::Ready(false),
+                    Poll::Ready(Some(frame)) => {
+                        if let Ok(data) = frame?.into_data()
+                            && !data.is_empty()
+                        {
+                            bytes += data.len();
+                            self.pieces.push_back(data);
+                        }
                     }
                 }
-                None => self.end()?,
+            };
+            self.frame(bytes)?;
+            if !ready!(more) {
+                self.end()?;
+            }
+            if !self.pieces.is_empty() {
+                break;
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    fn queue(&mut self, data: Bytes) -> Result<(), BodyError> {
+    /// Frames what was gathered, which is this many bytes, as one chunk if the body goes in chunks.
+    fn frame(&mut self, bytes: usize) -> Result<(), BodyError> {
+        if bytes == 0 {
+            return Ok(());
+        }
         self.make_room();
         let chunked = match &mut self.framing {
             Framing::Chunked => true,
             Framing::Length(left) => {
-                *left = left.checked_sub(data.len() as u64).ok_or(BodyError::Long)?;
+                *left = left.checked_sub(bytes as u64).ok_or(BodyError::Long)?;
                 false
             }
             Framing::None | Framing::UntilClose => return Err(BodyError::Long),
         };
         if chunked {
-            self.buffer.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+            self.buffer.extend_from_slice(format!("{bytes:x}\r\n").as_bytes());
         }
-        if data.len() <= COPIED {
-            self.buffer.extend_from_slice(&data);
-            if chunked {
-                self.buffer.extend_from_slice(CRLF);
-            }
-        } else {
-            self.chunk = data;
-            self.tail = if chunked { CRLF.len() } else { 0 };
+        if bytes > COPIED {
+            self.tail = if chunked { CRLF } else { &[] };
+            return Ok(());
+        }
+        for piece in self.pieces.drain(..) {
+            self.buffer.extend_from_slice(&piece);
+        }
+        if chunked {
+            self.buffer.extend_from_slice(CRLF);
         }
         Ok(())
     }
@@ -195,10 +226,11 @@ impl Upload {
     fn end(&mut self) -> Result<(), BodyError> {
         match self.framing {
             Framing::Length(missing) if missing > 0 => return Err(BodyError::Short { missing }),
-            Framing::Chunked => {
+            Framing::Chunked if self.pieces.is_empty() => {
                 self.make_room();
-                self.buffer.extend_from_slice(b"0\r\n\r\n");
+                self.buffer.extend_from_slice(LAST_CHUNK);
             }
+            Framing::Chunked => self.tail = CRLF_LAST_CHUNK,
             _ => {}
         }
         self.ended = true;
@@ -215,24 +247,38 @@ impl Upload {
     fn poll_write<W: AsyncWrite + Unpin>(&mut self, io: &mut W, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let io = Pin::new(io);
         let buffered = &self.buffer[self.written..];
-        let mut n = if self.chunk.is_empty() && self.tail == 0 {
+        let n = if self.pieces.is_empty() && self.tail.is_empty() {
             ready!(io.poll_write(cx, buffered))?
         } else {
-            let tail = &CRLF[CRLF.len() - self.tail..];
-            let pieces = [IoSlice::new(buffered), IoSlice::new(&self.chunk), IoSlice::new(tail)];
-            ready!(io.poll_write_vectored(cx, &pieces))?
+            let mut slices = [IoSlice::new(&[]); PIECES + 2];
+            let texts = std::iter::once(buffered).chain(self.pieces.iter().map(|piece| &**piece)).chain([self.tail]);
+            let texts = texts.filter(|text| !text.is_empty());
+            let count = slices.iter_mut().zip(texts).map(|(slice, text)| *slice = IoSlice::new(text)).count();
+            ready!(io.poll_write_vectored(cx, &slices[..count]))?
         };
         if n == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         self.begun = true;
+        self.advance(n);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes note of what was written.
+    fn advance(&mut self, mut n: usize) {
         let of_buffer = n.min(self.buffer.len() - self.written);
         self.written += of_buffer;
         n -= of_buffer;
-        let of_chunk = n.min(self.chunk.len());
-        self.chunk.advance(of_chunk);
-        self.tail -= n - of_chunk;
-        Poll::Ready(Ok(()))
+        while let Some(piece) = self.pieces.front_mut() {
+            let of_piece = n.min(piece.len());
+            piece.advance(of_piece);
+            n -= of_piece;
+            if !piece.is_empty() {
+                return;
+            }
+            self.pieces.pop_front();
+        }
+        self.tail = &self.tail[n.min(self.tail.len())..];
     }
 }
 
@@ -318,7 +364,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_arrive_as_they_were(sizes in proptest::collection::vec(1usize..9000, 0..6), room in 1usize..5000) {
+        fn chunks_arrive_as_they_were(
+            batches in proptest::collection::vec(proptest::collection::vec(1usize..9000, 1..=PIECES), 0..5),
+            room in 1usize..70_000,
+        ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
             let mut upload = upload(Method::POST, RequestBody::empty());
             upload.framing = Framing::Chunked;
@@ -329,13 +378,19 @@ mod tests {
                     let mut text = Vec::new();
                     tokio::io::AsyncReadExt::read_to_end(&mut far, &mut text).await.map(|_| text)
                 });
-                for size in &sizes {
-                    upload.queue(Bytes::from("y".repeat(*size))).expect("room");
-                    want.push_str(&format!("{size:x}\r\n{}\r\n", "y".repeat(*size)));
-                    if upload.buffer.len() > 100 || !upload.chunk.is_empty() {
-                        while upload.has_pending() {
-                            poll_fn(|cx| upload.poll_write(&mut near, cx)).await.expect("written");
-                        }
+                for (i, sizes) in batches.iter().enumerate() {
+                    let size = sizes.iter().sum();
+                    upload.pieces.extend(sizes.iter().map(|size| Bytes::from("y".repeat(*size))));
+                    upload.frame(size).expect("room");
+                    want.push_str(&format!("{size:x}\r\n{}\r\n", "y".repeat(size)));
+                    if i + 1 == batches.len() {
+                        break;
+                    }
+                    while !upload.pieces.is_empty() || upload.buffer.len() - upload.written >= COPIED {
+                        poll_fn(|cx| upload.poll_write(&mut near, cx)).await.expect("written");
+                    }
+                    if !upload.tail.is_empty() {
+                        poll_fn(|cx| upload.poll_write(&mut near, cx)).await.expect("written");
                     }
                 }
                 upload.end().expect("sound");
